@@ -1,0 +1,51 @@
+// Every limit of the product, in one place: unit, reason, and the relations between them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.hpp"
+
+namespace ringway::limits {
+
+// --- Rings (virtio 1.3 §2.7, §2.8) ---
+inline constexpr std::uint32_t kRingSizeMax = 32768;            // descriptors; the layout's own limit
+inline constexpr std::uint32_t kChainSegmentsMax = 32768 + 64;  // segments after translation; one descriptor that crosses
+                                                                // a region border gives two, so a little more than a ring
+inline constexpr std::size_t kQueuesPerDeviceMax = 256;         // SET_VRING_KICK carries an 8-bit index
+inline constexpr std::size_t kBlkQueuesMax = 64;
+
+// --- Memory (vhost-user) ---
+inline constexpr std::size_t kMemorySlotsMax = 509;  // what QEMU's own limit for vhost-user is; GET_MAX_MEM_SLOTS answers it
+inline constexpr std::size_t kDevicesMax = 128;      // of one process; see kMappingsMax
+inline constexpr std::size_t kMappingsMax = 131072;  // of guest memory in one process: the old and the new table of each
+                                                     // device while one replaces the other, and its logs; 32 bytes each
+inline constexpr std::size_t kFdsPerMessageMax = 8;  // VHOST_MEMORY_BASELINE_NREGIONS
+inline constexpr std::size_t kMessagePayloadMax = 4096;  // bytes; the largest that applies to us is a memory table of 264
+
+// --- Workers ---
+inline constexpr std::uint32_t kWorkersMax = 256;     // threads; more than any host we know has use for
+inline constexpr std::size_t kSlotsPerWorker = 1024;  // requests in flight on one worker; an empty pool stops popping
+inline constexpr std::uint32_t kPumpBudgetRequests =
+    128;                                            // per queue and turn, so that a deep queue can't hide a shallow one
+inline constexpr std::size_t kInlineSegments = 34;  // kept in the slot itself: 128 KiB in 4 KiB pages, and a little
+inline constexpr std::size_t kWideSegmentsPerWorker = 8;  // chains longer than that in flight on one worker
+
+// --- Time ---
+inline constexpr Duration kStopDeadline = Duration::seconds(5);  // stopping a ring, before the session fails
+inline constexpr Duration kSafetyPeriod = Duration::seconds(1);  // each running ring is looked at this often
+inline constexpr Duration kSafetyStep =
+    Duration::milliseconds(125);  // of one worker: 8 wake-ups a second, spread over its rings
+
+// --- virtio-blk ---
+inline constexpr std::uint32_t kBlkSegmentsMax = 126;  // seg_max: a 128-entry ring less header and status, so that it
+                                                       // holds without indirect descriptors too
+inline constexpr std::uint32_t kBlkRangesMax = 16;     // segments of one DISCARD or WRITE ZEROES
+inline constexpr std::uint64_t kBlkRangeSectorsMax = 4ULL << 20U;  // sectors of one range: 2 GiB
+inline constexpr std::size_t kBlkIdBytes = 20;
+
+static_assert(kBlkSegmentsMax + 2 <= 128, "the default ring of QEMU must hold the longest chain");
+static_assert(kMappingsMax >= 2 * kDevicesMax * (kMemorySlotsMax + 2), "both tables, dirty log and in-flight region");
+static_assert(kSafetyStep.ns * 8 >= kSafetyPeriod.ns, "at most about 10 wake-ups a second and worker");
+
+}  // namespace ringway::limits
