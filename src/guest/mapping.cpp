@@ -1,0 +1,273 @@
+// Theory of operation
+//
+// What the front-end says about a region (size, offset, fd) is hostile. Before anything is mapped:
+//  - no sum may overflow: guest address + size, front-end address + size, file offset + size;
+//  - the fd must be a regular file (memfd, POSIX shared memory, hugetlbfs and disk files are; a pipe, a device or a socket
+//  would
+//    have no size to check), and long enough *now*. It may shrink later: that is guest/sigbus.cpp's part;
+//  - it must be memory, or lie on a local file system that is mounted where we see it. On FUSE a page fault waits for
+//  another
+//    process, which may be the attacker's, for as long as that process likes, and so would every device of the worker that
+//    took it; a network's server is no better. Even fstat and fstatfs ask that process. So the kind of file is found out
+//    first, by calls that never ask: F_GET_SEALS answers for tmpfs and hugetlbfs alone, and for the rest the number of the
+//    mount leads to its line in mountinfo. A mount that we don't see is refused: whoever has a user namespace can make one.
+//
+// mmap wants the offset to be a multiple of the page, and hugetlbfs offset and length to be multiples of the huge page. A
+// region need not be: QEMU's region above the 4 GiB hole starts in the middle of the file. So the mapping covers the pages
+// around the region, and data() points into it. The bytes around are never handed out: RegionMap knows data() and bytes()
+// only.
+//
+// MAP_NORESERVE: the front-end has reserved its huge pages, a second reservation would fail or halve the pool.
+// MADV_DONTDUMP: a core dump of ours must not hold (or be as large as) every guest's memory.
+// The table of guest/sigbus.cpp knows the mapping before anybody can touch it, and forgets it before munmap, since the
+// kernel may give the address to the next mmap at once.
+
+#include "guest/mapping.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.hpp"
+#include "guest/sigbus.hpp"
+
+namespace ringway {
+namespace {
+
+// Types of file systems, or beginnings of them, whose answer depends on another process or machine.
+constexpr std::array<std::string_view, 7> kRemoteTypes = {"fuse", "virtiofs", "nfs", "cifs", "smb", "9p", "ceph"};
+
+std::size_t system_page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+// True if the last byte of [begin, begin + bytes) still has an address. REQUIRES: bytes > 0.
+bool fits(std::uint64_t begin, std::uint64_t bytes) {
+  return bytes - 1 <= std::numeric_limits<std::uint64_t>::max() - begin;
+}
+
+std::string describe(GuestAddress guest, std::uint64_t bytes) {
+  return fmt::format("guest memory region at {:#x} of {} bytes", guest.value, bytes);
+}
+
+Result<> check_range(GuestAddress guest, UserAddress user, std::uint64_t bytes) {
+  if (bytes == 0) {
+    return fail(fmt::format("{} is empty", describe(guest, bytes)));
+  }
+  if (!fits(guest.value, bytes) || !fits(user.value, bytes)) {
+    return fail(
+        fmt::format("{} wraps around the address space (front-end address {:#x})", describe(guest, bytes), user.value));
+  }
+  return {};
+}
+
+// The number of the mount that `fd` was opened on, as mountinfo counts.
+std::optional<std::uint64_t> mount_of(int fd) {
+  std::ifstream info(fmt::format("/proc/self/fdinfo/{}", fd));
+  std::string key;
+  std::uint64_t value = 0;
+  for (std::string line; std::getline(info, line);) {
+    std::istringstream fields(line);
+    if (fields >> key >> value && key == "mnt_id:") {
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+// The type of the file system of mount number `mount`; empty if that isn't in our mount namespace.
+std::string type_of_mount(std::uint64_t mount) {
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream fields(line);
+    std::uint64_t number = 0;
+    const std::size_t separator = line.find(" - ");
+    if (fields >> number && number == mount && separator != std::string::npos) {
+      const std::size_t begin = separator + 3;
+      return line.substr(begin, line.find(' ', begin) - begin);
+    }
+  }
+  return "";
+}
+
+// Refuses files whose page faults could wait for somebody. Asks the kernel only, never the file system.
+Result<> check_file_system(int fd) {
+  if (::fcntl(fd, F_GET_SEALS) >= 0) {
+    return {};
+  }
+  if (errno != EINVAL) {
+    return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
+  }
+  const std::optional<std::uint64_t> mount = mount_of(fd);
+  const std::string type = mount.has_value() ? type_of_mount(*mount) : "";
+  if (type.empty()) {
+    return fail(
+        "guest memory is neither shared memory nor a file on a file system that is mounted here; "
+        "use shared memory, a memfd or hugetlbfs");
+  }
+  for (const std::string_view remote : kRemoteTypes) {
+    if (type.starts_with(remote)) {
+      return fail(
+          fmt::format("guest memory is on a file system of type {}, which could stall us; "
+                      "use shared memory, a memfd or hugetlbfs",
+                      type));
+    }
+  }
+  return {};
+}
+
+Result<struct stat> stat_of(int fd) {
+  RW_TRY(check_file_system(fd));
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) {
+    return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
+  }
+  return status;
+}
+
+// Checks that `fd` has `bytes` at `file_offset`.
+Result<> check_file(const struct stat& status, GuestAddress guest, std::uint64_t bytes, std::uint64_t file_offset) {
+  if (!S_ISREG(status.st_mode)) {
+    return fail(fmt::format("{} is not on a regular file; use shared memory, a memfd or hugetlbfs", describe(guest, bytes)));
+  }
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  if (file_offset > file_bytes || bytes > file_bytes - file_offset) {
+    return fail(fmt::format("{} starts at offset {} of a file that has only {} bytes", describe(guest, bytes), file_offset,
+                            file_bytes));
+  }
+  return {};
+}
+
+// The page size that mmap wants for the file.
+Result<std::size_t> page_bytes_of(int fd, GuestAddress guest, std::uint64_t bytes) {
+  struct statfs file_system{};
+  if (::fstatfs(fd, &file_system) != 0) {
+    return fail_errno(errno, fmt::format("cannot look at the file system of the {}", describe(guest, bytes)));
+  }
+  return file_system.f_type == HUGETLBFS_MAGIC ? static_cast<std::size_t>(file_system.f_bsize) : system_page_bytes();
+}
+
+// Rounds up to a multiple of `page`, a power of two. False if that is no length that mmap could take.
+bool round_up(std::uint64_t bytes, std::size_t page, std::size_t& out) {
+  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) - page) {
+    return false;
+  }
+  out = static_cast<std::size_t>((bytes + page - 1) & ~(std::uint64_t{page} - 1));
+  return true;
+}
+
+}  // namespace
+
+// Maps `length` bytes (whole pages) and enters them into the table; the region starts `skip` bytes behind.
+Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size_t length, std::size_t skip,
+                      std::size_t page_bytes) {
+  RW_TRY(sigbus::install());
+  void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | flags, fd,
+                         static_cast<off_t>(aligned_offset));
+  if (address == MAP_FAILED) {
+    const int error = errno;
+    return fail_errno(error,
+                      fmt::format("cannot map the {}{}", describe(identity_.guest, identity_.bytes),
+                                  error == ENOMEM ? " (is vm.max_map_count or the address space limit too low?)" : ""));
+  }
+  mmap_address_ = address;
+  mmap_bytes_ = length;
+  static_cast<void>(::madvise(address, length, MADV_DONTDUMP));  // only a smaller core dump depends on it
+  sigbus_slot_ = sigbus::add(address, length, page_bytes);
+  if (sigbus_slot_ < 0) {
+    return fail(fmt::format("cannot map the {}: too many regions are mapped; attach fewer devices to this process",
+                            describe(identity_.guest, identity_.bytes)));
+  }
+  data_ = static_cast<std::byte*>(address) + skip;
+  return {};
+}
+
+Result<std::shared_ptr<Mapping>> Mapping::create(int fd, GuestAddress guest, UserAddress user, std::uint64_t bytes,
+                                                 std::uint64_t file_offset) {
+  RW_TRY(check_range(guest, user, bytes));
+  RW_TRY_ASSIGN(const struct stat status, stat_of(fd));
+  RW_TRY(check_file(status, guest, bytes, file_offset));
+  RW_TRY_ASSIGN(const std::size_t page_bytes, page_bytes_of(fd, guest, bytes));
+
+  const std::uint64_t skip = file_offset & (std::uint64_t{page_bytes} - 1);
+  std::size_t length = 0;
+  // The sum can't overflow: it is at most file offset + bytes, which is at most the file's size.
+  if (!round_up(skip + bytes, page_bytes, length)) {
+    return fail(fmt::format("{} is too large to map", describe(guest, bytes)));
+  }
+  std::shared_ptr<Mapping> mapping(new Mapping);
+  mapping->identity_ = Identity{.device = status.st_dev,
+                                .inode = status.st_ino,
+                                .file_offset = file_offset,
+                                .bytes = bytes,
+                                .guest = guest,
+                                .user = user};
+  RW_TRY(mapping->map(fd, 0, file_offset - skip, length, static_cast<std::size_t>(skip), page_bytes));
+  return mapping;
+}
+
+Result<std::shared_ptr<Mapping>> Mapping::create_anonymous(GuestAddress guest, UserAddress user, std::uint64_t bytes) {
+  RW_TRY(check_range(guest, user, bytes));
+  std::size_t length = 0;
+  if (!round_up(bytes, system_page_bytes(), length)) {
+    return fail(fmt::format("{} is too large to map", describe(guest, bytes)));
+  }
+  // No two pieces of anonymous memory are the same region: number them, on device 0 that no file has.
+  static std::atomic<ino_t> next_inode{1};
+  std::shared_ptr<Mapping> mapping(new Mapping);
+  mapping->identity_ = Identity{.device = 0,
+                                .inode = next_inode.fetch_add(1, std::memory_order_relaxed),
+                                .file_offset = 0,
+                                .bytes = bytes,
+                                .guest = guest,
+                                .user = user};
+  RW_TRY(mapping->map(-1, MAP_ANONYMOUS, 0, length, 0, system_page_bytes()));
+  return mapping;
+}
+
+Mapping::~Mapping() {
+  if (sigbus_slot_ >= 0) {
+    sigbus::remove(sigbus_slot_);
+  }
+  if (mmap_address_ != nullptr) {
+    if (::munmap(mmap_address_, mmap_bytes_) != 0) {
+      // Zeroes that the kernel merged with those of a neighbour must be split off, which takes one more kernel mapping than
+      // vm.max_map_count may allow. Then the address range stays, but not the memory.
+      RW_CHECK(errno == ENOMEM);
+      static_cast<void>(::madvise(mmap_address_, mmap_bytes_, MADV_DONTNEED));
+    }
+  }
+}
+
+Result<Mapping::Identity> Mapping::identify(int fd, GuestAddress guest, UserAddress user, std::uint64_t bytes,
+                                            std::uint64_t file_offset) {
+  RW_TRY_ASSIGN(const struct stat status, stat_of(fd));
+  return Identity{.device = status.st_dev,
+                  .inode = status.st_ino,
+                  .file_offset = file_offset,
+                  .bytes = bytes,
+                  .guest = guest,
+                  .user = user};
+}
+
+bool Mapping::poisoned() const {
+  return sigbus::poisoned(sigbus_slot_);
+}
+
+}  // namespace ringway

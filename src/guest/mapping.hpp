@@ -1,0 +1,74 @@
+// One mmap of a piece of guest memory, shared by every region map that contains it.
+//
+// Owner: created and destroyed on the control thread; the memory itself is touched by workers and the kernel. A Mapping
+// lives as long as a RegionMap that names it (hard-points 15): replacing a memory table keeps the mapping of each region
+// whose (device, inode, file offset, size, guest address) is the same, so rings on it need no drain.
+//
+// The memory behind it can vanish: the front-end may truncate its file. The kernel then sends SIGBUS to whoever touches it,
+// and EFAULT to a system call. guest/sigbus.hpp turns the signal into `poisoned()`.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "guest/address.hpp"
+
+namespace ringway {
+
+class Mapping {
+ public:
+  struct Identity {
+    dev_t device = 0;
+    ino_t inode = 0;
+    std::uint64_t file_offset = 0;
+    std::uint64_t bytes = 0;
+    GuestAddress guest;
+    UserAddress user;
+    bool operator==(const Identity&) const = default;
+  };
+
+  // Maps `bytes` of `fd` from `file_offset` on, readable and writable, shared. The fd may be closed afterwards.
+  // Errors: a size of zero or one that overflows, no regular file or one on FUSE or a network, a file shorter than offset +
+  // bytes, mmap's own; no room in the table of guest/sigbus.hpp. hugetlbfs files are mapped with the alignment that they
+  // need. Installs the handler of guest/sigbus.hpp if that wasn't done before.
+  [[nodiscard]] static Result<std::shared_ptr<Mapping>> create(int fd, GuestAddress guest, UserAddress user,
+                                                               std::uint64_t bytes, std::uint64_t file_offset);
+  // Anonymous memory as guest memory, for tests and benches.
+  [[nodiscard]] static Result<std::shared_ptr<Mapping>> create_anonymous(GuestAddress guest, UserAddress user,
+                                                                         std::uint64_t bytes);
+
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+
+  // What `create` would give for these arguments, to recognise an unchanged region. Errors: those of
+  // `create` about the kind of file.
+  [[nodiscard]] static Result<Identity> identify(int fd, GuestAddress guest, UserAddress user, std::uint64_t bytes,
+                                                 std::uint64_t file_offset);
+
+  [[nodiscard]] const Identity& identity() const { return identity_; }
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::uint64_t bytes() const { return identity_.bytes; }
+  // True once the file behind the memory was found truncated. Any thread.
+  [[nodiscard]] bool poisoned() const;
+
+ private:
+  Mapping() = default;
+
+  [[nodiscard]] Result<> map(int fd, int flags, std::uint64_t aligned_offset, std::size_t length, std::size_t skip,
+                             std::size_t page_bytes);
+
+  Identity identity_;
+  std::byte* data_ = nullptr;  // first byte of the region (may lie inside the mmap, for hugetlbfs alignment)
+  void* mmap_address_ = nullptr;
+  std::size_t mmap_bytes_ = 0;
+  int sigbus_slot_ = -1;
+};
+
+}  // namespace ringway
