@@ -1,0 +1,47 @@
+// Submitting I/O on a loop's io_uring.
+//
+// user_data is a slot of a table and a generation (hard-points 22): a completion whose generation is stale is dropped, so an
+// operation that was given up can never be taken for a newer one.
+#pragma once
+
+#include <liburing.h>
+
+#include <cstdint>
+
+#include "base/result.hpp"
+
+namespace ringway {
+
+// One operation in flight. The object belongs to who submitted it and must stay alive until on_completion() was called,
+// which is exactly once for every sqe (hard-points 1: the kernel may touch the buffers until then).
+class UringOperation {
+ public:
+  // `result` is cqe->res: bytes, or a negative errno.
+  virtual void on_completion(std::int32_t result) noexcept = 0;
+
+ protected:
+  ~UringOperation() = default;
+};
+
+class UringEngine {
+ public:
+  virtual ~UringEngine() = default;
+
+  // A prepared, empty submission entry for `operation`; fill it with the io_uring_prep_… functions (which keep user_data),
+  // no other call between. It goes to the kernel with the next poll() or wait(). Flushes by itself when the queue is full;
+  // nullptr only if the kernel takes nothing at that moment or the table of operations is full (then retry next turn).
+  [[nodiscard]] virtual io_uring_sqe* prepare(UringOperation& operation) noexcept = 0;
+  // Asks the kernel to cancel every entry of `operation` that is in flight; their completions still come (-ECANCELED, or
+  // what they had become). Looks through the whole table: for stopping a ring, not for the data path.
+  virtual void cancel(UringOperation& operation) noexcept = 0;
+
+  // A slot in the ring's table of registered files (IOSQE_FIXED_FILE), or an error when there is none left (use the plain
+  // fd then). Released when nothing in flight uses it.
+  [[nodiscard]] virtual Result<int> register_file(int fd) = 0;
+  virtual void unregister_file(int slot) noexcept = 0;
+
+  // Operations in flight.
+  [[nodiscard]] virtual std::uint32_t in_flight() const noexcept = 0;
+};
+
+}  // namespace ringway
