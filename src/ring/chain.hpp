@@ -1,0 +1,97 @@
+// One validated descriptor chain: what stage (1) hands to stage (2).
+//
+// Every descriptor was read once, checked and translated; what is left are host pieces, the device-readable ones first.
+// A Chain is scratch memory of one worker, filled by `pop` and used up before the next one: a request copies what it keeps.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/limits.hpp"
+
+namespace ringway {
+
+// How a used element names its chain. Both ring layouts fill it; nobody else needs to look inside.
+struct ChainId {
+  std::uint16_t head = 0;         // split: index of the head descriptor; packed: the buffer id
+  std::uint16_t descriptors = 0;  // ring entries that the chain occupies (packed: how far the used position moves)
+};
+
+// Why a chain can't be used. Only that chain is finished; the ring goes on (hard-points 3).
+enum class ChainFault : std::uint8_t {
+  none,
+  unmapped,     // a buffer, or a part of it, is not in guest memory
+  zero_length,  // no buffer of the chain has any bytes (single empty buffers among others are skipped)
+  readable_after_writable,
+  bad_indirect,  // an indirect table of a wrong size, nested, looping, not in guest memory, combined with NEXT, or not
+                 // negotiated
+  too_many_segments,
+};
+
+// Why a ring can't be used any further: it stops, its error fd is signalled.
+enum class RingFault : std::uint8_t {
+  none,
+  avail_jump,  // the driver made more available than the ring has descriptors
+  bad_head,    // a descriptor index beyond the ring, or a buffer id beyond it
+  loop,        // a chain longer than the ring, or (packed) longer than what can still be free
+  unmapped,    // the memory of the ring itself is gone
+};
+
+[[nodiscard]] const char* to_string(ChainFault fault) noexcept;
+[[nodiscard]] const char* to_string(RingFault fault) noexcept;
+
+class Chain {
+ public:
+  Chain() : segments_(std::make_unique<iovec[]>(limits::kChainSegmentsMax)) {}
+
+  [[nodiscard]] ChainId id() const { return id_; }
+  // After PopStatus::chain_fault both lists hold what could be translated, and writable() is either empty or ends in the
+  // last byte that the chain offers for writing: a status byte may be written there.
+  [[nodiscard]] std::span<const iovec> readable() const { return {segments_.get(), readable_}; }
+  [[nodiscard]] std::span<const iovec> writable() const { return {segments_.get() + readable_, count_ - readable_}; }
+  [[nodiscard]] std::uint64_t readable_bytes() const { return readable_bytes_; }
+  [[nodiscard]] std::uint64_t writable_bytes() const { return writable_bytes_; }
+
+  // --- for ring/ and tests ---
+  void reset(ChainId id) {
+    id_ = id;
+    count_ = readable_ = 0;
+    readable_bytes_ = writable_bytes_ = 0;
+  }
+  void set_id(ChainId id) { id_ = id; }
+  [[nodiscard]] std::span<iovec> storage() { return {segments_.get(), limits::kChainSegmentsMax}; }
+  [[nodiscard]] std::size_t& count() { return count_; }
+  // Accounts for the segments that were appended since `first`.
+  void account(bool is_writable, std::uint64_t bytes) {
+    if (is_writable) {
+      writable_bytes_ += bytes;
+    } else {
+      readable_ = count_;
+      readable_bytes_ += bytes;
+    }
+  }
+  [[nodiscard]] bool has_writable() const { return count_ != readable_; }
+  // Everything at once: `count` segments of storage(), of which the first `readable` are device-readable.
+  void assign(ChainId id, std::size_t count, std::size_t readable, std::uint64_t readable_bytes,
+              std::uint64_t writable_bytes) {
+    id_ = id;
+    count_ = count;
+    readable_ = readable;
+    readable_bytes_ = readable_bytes;
+    writable_bytes_ = writable_bytes;
+  }
+
+ private:
+  std::unique_ptr<iovec[]> segments_;
+  std::size_t count_ = 0;
+  std::size_t readable_ = 0;  // the first `readable_` segments are device-readable
+  std::uint64_t readable_bytes_ = 0;
+  std::uint64_t writable_bytes_ = 0;
+  ChainId id_;
+};
+
+}  // namespace ringway

@@ -1,0 +1,121 @@
+// The device's side of a virtqueue, split (virtio 1.3 §2.7) or packed (§2.8), behind one set of names.
+//
+// Owner: one worker. Lifetime: from the ring's start to its stop. The layout is chosen once at the start; each call then
+// takes a branch that is always predicted, and the bodies inline (split_ring.hpp, packed_ring.hpp).
+//
+// A turn of a queue:
+//     while (pop(map, chain) == PopStatus::chain) { … push_used(id, bytes); }
+//     publish();
+//     if (should_call()) → signal the call eventfd
+// and before sleeping: if (arm_kicks()) → work came meanwhile, go on; afterwards suppress_kicks() again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "guest/region_map.hpp"
+#include "ring/chain.hpp"
+#include "ring/packed_ring.hpp"
+#include "ring/split_ring.hpp"
+
+namespace ringway {
+
+class DeviceRing {
+ public:
+  // `layout` was validated by RingLayout::resolve. `base` is the value of SET_VRING_BASE, in the form that the
+  // vhost-user specification gives for the layout; kSplitBaseInitial or kPackedBaseInitial if none was sent. Allocates if
+  // IN_ORDER was negotiated.
+  DeviceRing(const RingLayout& layout, RingFeatures features, std::uint32_t base)
+      : packed_layout_(features.packed), split_(layout, features, base), packed_(layout, features, base) {}
+
+  // Takes the next chain. On chain_fault the chain's id is valid (and whatever was translated before the fault stays in
+  // `chain`, so that a status byte may still be found); on ring_fault the ring must be stopped.
+  [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept {
+    return packed_layout_ ? packed_.pop(map, chain) : split_.pop(map, chain);
+  }
+  // Reads a chain that was taken in an earlier life of the device and is named by the in-flight region. Call before the
+  // first pop(), in the order in which the chains were taken. Packed: right only if nothing was completed out of order,
+  // since used elements overwrite descriptors; otherwise use restore_packed().
+  [[nodiscard]] PopStatus reread(ChainId id, std::uint16_t packed_position, const RegionMap& map, Chain& chain) noexcept {
+    return packed_layout_ ? packed_.reread(id, packed_position, map, chain) : split_.reread(id, map, chain);
+  }
+  // Packed only: the same from copies of the chain's ring descriptors.
+  [[nodiscard]] PopStatus restore_packed(std::span<const spec::PackedDescriptor> descriptors, const RegionMap& map,
+                                         Chain& chain) noexcept {
+    return packed_.restore(descriptors, map, chain);
+  }
+  // Packed only: makes pop() keep copies of the ring descriptors of the chain popped last. Allocates.
+  void keep_descriptors() { packed_.keep_descriptors(); }
+  [[nodiscard]] std::span<const spec::PackedDescriptor> last_descriptors() const noexcept {
+    return packed_.last_descriptors();
+  }
+  // Hints the CPU about the next chains. pop() does it by itself; this is for whoever did other work in between. No effect
+  // beyond caches.
+  void prefetch(const RegionMap& map) noexcept {
+    if (!packed_layout_) {
+      split_.prefetch(map);
+    }
+  }
+
+  // Writes a used element, which the driver sees after publish(). With IN_ORDER an element is held back here until those of
+  // all chains popped before it were pushed, so a publish() may then have nothing to publish.
+  void push_used(ChainId id, std::uint32_t written_bytes) noexcept {
+    packed_layout_ ? packed_.push_used(id, written_bytes) : split_.push_used(id, written_bytes);
+  }
+  // True if there are elements that a publish() would show to the driver.
+  [[nodiscard]] bool has_unpublished() const noexcept {
+    return packed_layout_ ? packed_.has_unpublished() : split_.has_unpublished();
+  }
+  // How many: elements (split), or the descriptors that they cover (packed).
+  [[nodiscard]] std::uint32_t unpublished() const noexcept {
+    return packed_layout_ ? packed_.unpublished() : split_.unpublished();
+  }
+  void publish() noexcept { packed_layout_ ? packed_.publish() : split_.publish(); }
+  // After publish(): whether the driver asked to be told. Contains the full fence between "used published" and "suppression
+  // read". Asked once per batch.
+  [[nodiscard]] bool should_call() noexcept { return packed_layout_ ? packed_.should_call() : split_.should_call(); }
+  // Makes the next should_call() answer true whatever the event index says (after start, move, or a new call fd).
+  void force_next_call() noexcept { packed_layout_ ? packed_.force_next_call() : split_.force_next_call(); }
+
+  void suppress_kicks() noexcept { packed_layout_ ? packed_.suppress_kicks() : split_.suppress_kicks(); }
+  // Asks the driver for kicks, then (full fence) looks again: true if there is a chain to pop already.
+  [[nodiscard]] bool arm_kicks() noexcept { return packed_layout_ ? packed_.arm_kicks() : split_.arm_kicks(); }
+  [[nodiscard]] bool has_work() const noexcept { return packed_layout_ ? packed_.has_work() : split_.has_work(); }
+
+  // Chains popped and not yet pushed as used.
+  [[nodiscard]] std::uint32_t in_flight() const noexcept {
+    return packed_layout_ ? packed_.in_flight() : split_.in_flight();
+  }
+  // The value for GET_VRING_BASE.
+  [[nodiscard]] std::uint32_t base() const noexcept { return packed_layout_ ? packed_.base() : split_.base(); }
+  // The published used position, as the in-flight region keeps it: the used index (split), or the index into the descriptor
+  // ring with the wrap counter in bit 15 (packed).
+  [[nodiscard]] std::uint16_t used_index() const noexcept {
+    return packed_layout_ ? packed_.used_index() : split_.used_index();
+  }
+  // Valid after pop() answered ring_fault / chain_fault.
+  [[nodiscard]] RingFault ring_fault() const noexcept { return packed_layout_ ? packed_.ring_fault() : split_.ring_fault(); }
+  [[nodiscard]] ChainFault chain_fault() const noexcept {
+    return packed_layout_ ? packed_.chain_fault() : split_.chain_fault();
+  }
+  // Packed only: the ring position of the chain popped last, which the in-flight region keeps.
+  [[nodiscard]] std::uint16_t last_position() const noexcept { return packed_layout_ ? packed_.last_position() : 0; }
+
+  // The same ring after a memory table was replaced: the parts' host addresses may have moved.
+  void move_to(const RingLayout& layout) noexcept { packed_layout_ ? packed_.move_to(layout) : split_.move_to(layout); }
+  [[nodiscard]] bool packed() const noexcept { return packed_layout_; }
+  [[nodiscard]] const RingLayout& layout() const noexcept { return packed_layout_ ? packed_.layout() : split_.layout(); }
+  // Bytes of the used ring (split) or descriptor ring and device event area (packed) that were changed since the last
+  // take_written(), for the dirty log. Elements count from their publish() on, so call it after that.
+  [[nodiscard]] WrittenRange take_written() noexcept {
+    return packed_layout_ ? packed_.take_written() : split_.take_written();
+  }
+
+ private:
+  bool packed_layout_;
+  SplitRing split_;
+  PackedRing packed_;
+};
+
+}  // namespace ringway
