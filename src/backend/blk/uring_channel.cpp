@@ -1,0 +1,124 @@
+// Over the loop's io_uring: one submission for all that a turn collected, straight to and from guest memory.
+#include <liburing.h>
+
+#include <algorithm>
+
+#include "backend/blk/file_store.hpp"
+#include "loop/clock.hpp"
+#include "loop/uring_engine.hpp"
+
+namespace ringway {
+namespace {
+
+class UringChannel final : public FileChannel, private TimerHandler {
+ public:
+  UringChannel(const Options& options, Loop& loop, UringEngine& engine)
+      : FileChannel(options), loop_(loop), engine_(engine), target_fd_(options.fd) {
+    // A registered file saves a reference count per request; without a free slot the plain fd does.
+    if (const Result<int> slot = engine_.register_file(options.fd)) {
+      target_fd_ = *slot;
+      registered_ = true;
+    }
+  }
+  UringChannel(const UringChannel&) = delete;
+  UringChannel& operator=(const UringChannel&) = delete;
+  ~UringChannel() override {
+    if (registered_) {
+      engine_.unregister_file(target_fd_);
+    }
+    loop_.cancel_timer(*this);
+  }
+
+  void end_of_batch() noexcept override { submit_held_back(); }
+
+ private:
+  static constexpr Duration kRetryAfter = Duration::milliseconds(1);
+  static constexpr std::size_t kTransferBytesMax = 1U << 30U;  // an entry's length is 32 bits wide
+
+  [[nodiscard]] std::int32_t start(FileOperation& operation) noexcept override {
+    if (!held_back_.empty() || !try_start(operation)) {
+      held_back_.push(operation);
+      loop_.set_timer(*this, clock_now() + kRetryAfter);
+    }
+    return kPending;
+  }
+
+  bool try_start(FileOperation& operation) noexcept {
+    io_uring_sqe* const sqe = engine_.prepare(operation);
+    if (sqe == nullptr) {
+      return false;
+    }
+    const FileCall& call = operation.call;
+    switch (call.kind) {
+      case FileCall::Kind::read:
+        if (call.segment_count == 1) {
+          io_uring_prep_read(sqe, target_fd_, call.segments->iov_base, length_of(*call.segments), call.offset);
+        } else {
+          io_uring_prep_readv(sqe, target_fd_, call.segments, call.segment_count, call.offset);
+        }
+        break;
+      case FileCall::Kind::write:
+        if (call.segment_count == 1) {
+          io_uring_prep_write(sqe, target_fd_, call.segments->iov_base, length_of(*call.segments), call.offset);
+        } else {
+          io_uring_prep_writev(sqe, target_fd_, call.segments, call.segment_count, call.offset);
+        }
+        sqe->rw_flags = call.durable ? RWF_DSYNC : 0;
+        break;
+      case FileCall::Kind::sync:
+        io_uring_prep_fsync(sqe, target_fd_, IORING_FSYNC_DATASYNC);
+        break;
+      case FileCall::Kind::fallocate:
+        io_uring_prep_fallocate(sqe, target_fd_, call.mode, static_cast<off_t>(call.offset), static_cast<off_t>(call.bytes));
+        break;
+    }
+    if (registered_) {
+      sqe->flags |= IOSQE_FIXED_FILE;
+    }
+    return true;
+  }
+
+  static unsigned length_of(const iovec& segment) {
+    return static_cast<unsigned>(std::min(segment.iov_len, kTransferBytesMax));
+  }
+
+  void cancel(FileOperation& operation) noexcept override {
+    if (held_back_.remove(operation)) {
+      on_result(operation, -ECANCELED);
+    } else {
+      engine_.cancel(operation);
+    }
+  }
+
+  void submit_held_back() noexcept {
+    while (!held_back_.empty()) {
+      FileOperation& operation = *held_back_.pop();
+      if (!try_start(operation)) {
+        // Back to the front would keep the order, but no order is promised.
+        held_back_.push(operation);
+        loop_.set_timer(*this, clock_now() + kRetryAfter);
+        return;
+      }
+    }
+  }
+
+  void on_timer(Instant /*now*/) noexcept override { submit_held_back(); }
+
+  Loop& loop_;
+  UringEngine& engine_;
+  int target_fd_;  // a slot of the registered files, or the fd
+  bool registered_ = false;
+  Fifo<FileOperation> held_back_;  // while the ring takes no more
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BlkChannel>> make_uring_channel(const FileChannel::Options& options, Loop& loop) {
+  UringEngine* const engine = loop.uring();
+  if (engine == nullptr) {
+    return fail("engine io_uring: this worker's loop has no io_uring; use engine=threads, or let the loops use io_uring");
+  }
+  return std::make_unique<UringChannel>(options, loop, *engine);
+}
+
+}  // namespace ringway
