@@ -1,0 +1,29 @@
+#include "notify/event_fd.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace ringway {
+
+EventFd::Sent EventFd::signal(StuckWriteGuard& guard) noexcept {
+  if (!fd_) {
+    return Sent::none;
+  }
+  const std::uint64_t one = 1;
+  guard.enter();
+  const ssize_t written = ::write(fd_.get(), &one, sizeof one);
+  const int code = errno;
+  guard.leave();
+  if (written == static_cast<ssize_t>(sizeof one)) {
+    return Sent::sent;
+  }
+  if (written < 0 && code == EAGAIN) {
+    return Sent::already_signalled;
+  }
+  // EINTR comes only from the watchdog, after the write has hung for long; a part of 8 bytes is a stream out of step.
+  fd_.reset();
+  return Sent::broken;
+}
+
+}  // namespace ringway

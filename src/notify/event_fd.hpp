@@ -1,0 +1,46 @@
+// Stage (5): telling the other side, through a descriptor that it gave us.
+//
+// Owner: the worker that owns the queue. The descriptor is hostile (hard-points 23): an eventfd at its maximum, or a full
+// socket (UML's call fd is a stream socket), would block a write for ever. It was made non-blocking on receipt, but the peer
+// shares the open file and may clear that flag at any time; a StuckWriteGuard lets the control thread see and free a worker
+// that hangs in such a write.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/unique_fd.hpp"
+
+namespace ringway {
+
+// One per worker. `serial` is odd while the worker is in a write to a peer's descriptor.
+struct StuckWriteGuard {
+  std::atomic<std::uint32_t> serial{0};
+
+  void enter() noexcept { step(); }
+  void leave() noexcept { step(); }
+
+ private:
+  // Relaxed, single writer: the control thread only compares two looks that lie far apart.
+  void step() noexcept { serial.store(serial.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+};
+
+class EventFd {
+ public:
+  enum class Sent : std::uint8_t {
+    sent,
+    already_signalled,  // EAGAIN: the peer hasn't taken the last one yet, so it will look
+    broken,             // the peer is gone, or held the write until it was interrupted; the descriptor was dropped
+    none,               // there is no descriptor
+  };
+
+  void set(UniqueFd fd) noexcept { fd_ = std::move(fd); }
+  [[nodiscard]] bool present() const noexcept { return static_cast<bool>(fd_); }
+  // Writes exactly 8 bytes. One system call.
+  Sent signal(StuckWriteGuard& guard) noexcept;
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace ringway
