@@ -1,0 +1,161 @@
+#include "vhost_user/codec.hpp"
+
+#include <fmt/core.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/check.hpp"
+
+namespace ringway::vhost_user {
+
+namespace {
+
+// Room for as many fds as a message may carry. The kernel installs no more than fit, drops the rest and says MSG_CTRUNC.
+constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int) * limits::kFdsPerMessageMax);
+
+// Takes ownership of every fd in the control data, whatever else is wrong with it.
+void collect_fds(msghdr& header, std::vector<UniqueFd>& fds) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr; control = CMSG_NXTHDR(&header, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const std::size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
+      fds.emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+long MessageReader::receive(int socket, std::byte* destination, std::size_t bytes) {
+  alignas(cmsghdr) std::array<std::byte, kControlBytes> control;
+  iovec piece{.iov_base = destination, .iov_len = bytes};
+  msghdr header{};
+  header.msg_iov = &piece;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  ssize_t got = -1;
+  do {
+    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) {
+    return -errno;
+  }
+  collect_fds(header, message_.fds);
+  if ((header.msg_flags & MSG_CTRUNC) != 0) {
+    message_.fds_lost = true;
+  }
+  // A sender may split a message and put fds beside each part.
+  if (message_.fds.size() > limits::kFdsPerMessageMax) {
+    message_.fds.resize(limits::kFdsPerMessageMax);
+    message_.fds_lost = true;
+  }
+  return got;
+}
+
+bool MessageReader::header_is_sound() {
+  std::memcpy(&message_.header, header_.data(), sizeof(Header));
+  const Header& header = message_.header;
+  const char* name = to_string(Request{header.request});
+  if ((header.flags & kVersionMask) != kVersion) {
+    error_ = fmt::format("{} (id {}) has protocol version {}, only version {} exists", name, header.request,
+                         header.flags & kVersionMask, kVersion);
+    return false;
+  }
+  if (header.payload_bytes > limits::kMessagePayloadMax) {
+    error_ = fmt::format("{} (id {}) announces a payload of {} bytes, at most {} are accepted", name, header.request,
+                         header.payload_bytes, limits::kMessagePayloadMax);
+    return false;
+  }
+  message_.payload.resize(header.payload_bytes);
+  return true;
+}
+
+MessageReader::Status MessageReader::read(int socket) {
+  if (!error_.empty()) {
+    return Status::broken;
+  }
+  for (;;) {
+    const bool in_header = header_bytes_ < sizeof(Header);
+    if (!in_header && payload_bytes_ == message_.payload.size()) {
+      return Status::complete;
+    }
+    std::byte* destination = in_header ? header_.data() + header_bytes_ : message_.payload.data() + payload_bytes_;
+    const std::size_t wanted = in_header ? sizeof(Header) - header_bytes_ : message_.payload.size() - payload_bytes_;
+    const long got = receive(socket, destination, wanted);
+    if (got == -EAGAIN) {
+      return Status::incomplete;
+    }
+    if (got == 0 || got == -ECONNRESET) {
+      return Status::closed;
+    }
+    if (got < 0) {
+      error_ = fail_errno(static_cast<int>(-got), "the socket can't be read").error().message;
+      return Status::broken;
+    }
+    if (!in_header) {
+      payload_bytes_ += static_cast<std::size_t>(got);
+      continue;
+    }
+    header_bytes_ += static_cast<std::size_t>(got);
+    if (header_bytes_ == sizeof(Header) && !header_is_sound()) {
+      return Status::broken;
+    }
+  }
+}
+
+Message MessageReader::take() {
+  RW_CHECK(header_bytes_ == sizeof(Header) && payload_bytes_ == message_.payload.size());
+  header_bytes_ = 0;
+  payload_bytes_ = 0;
+  return std::exchange(message_, Message{});
+}
+
+std::vector<std::byte> encode(std::uint32_t request, std::uint32_t flags, std::span<const std::byte> payload) {
+  const Header header{.request = request, .flags = flags, .payload_bytes = static_cast<std::uint32_t>(payload.size())};
+  std::vector<std::byte> bytes(sizeof(Header) + payload.size());
+  std::memcpy(bytes.data(), &header, sizeof(Header));
+  if (!payload.empty()) {
+    std::memcpy(bytes.data() + sizeof(Header), payload.data(), payload.size());
+  }
+  return bytes;
+}
+
+Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+  RW_CHECK(fds.size() <= limits::kFdsPerMessageMax);
+  alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
+  // sendmsg only reads what the vector points at; its interface predates const.
+  iovec piece{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};
+  msghdr header{};
+  header.msg_iov = &piece;
+  header.msg_iovlen = 1;
+  if (!fds.empty()) {
+    header.msg_control = control.data();
+    header.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
+  }
+  ssize_t sent = -1;
+  do {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) {
+    return static_cast<std::size_t>(sent);
+  }
+  if (errno == EAGAIN) {
+    return std::size_t{0};
+  }
+  return fail_errno(errno, "the socket can't be written");
+}
+
+}  // namespace ringway::vhost_user

@@ -1,0 +1,41 @@
+// The memory in which a back-end keeps track of the requests that it has taken, so that its successor can take them up again
+// after a crash (INFLIGHT_SHMFD): how large it is, making one for GET_INFLIGHT_FD, and checking one of SET_INFLIGHT_FD.
+// The layout of one queue's part is the specification's ("Inflight I/O tracking"); what is in it is the device's matter.
+//
+// Owner: control thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.hpp"
+#include "base/unique_fd.hpp"
+#include "vhost_user/device.hpp"
+#include "vhost_user/messages.hpp"
+
+namespace ringway::vhost_user {
+
+// Bytes of one queue's part; queue i's starts at i times that. A multiple of 64, so that no two queues share a cache line.
+[[nodiscard]] std::uint64_t inflight_queue_bytes(std::uint32_t queue_size, bool packed);
+
+struct InflightLimits {
+  std::uint32_t queue_count_max = 0;
+  std::uint32_t queue_size_max = 0;
+};
+
+struct NewInflight {
+  InflightDescription description{};
+  UniqueFd fd;
+  std::shared_ptr<const InflightMapping> mapping;
+};
+
+// A zeroed region, sealed against truncation. Errors: numbers outside of the limits, no memory.
+[[nodiscard]] Result<NewInflight> create_inflight(std::uint16_t queue_count, std::uint16_t queue_size, bool packed,
+                                                  const InflightLimits& limits);
+
+// Maps what the front-end has kept. Errors: numbers outside of the limits, a region too small for them, a file shorter than
+// the region.
+[[nodiscard]] Result<std::shared_ptr<const InflightMapping>> adopt_inflight(int fd, const InflightDescription& description,
+                                                                            bool packed, const InflightLimits& limits);
+
+}  // namespace ringway::vhost_user
