@@ -1,0 +1,130 @@
+// A virtio-blk device: configuration space and features (virtio 1.3 §5.2), its queues, and the messages between the control
+// thread and the workers that own those queues.
+//
+// Owner: control thread. Create after the workers run; destroy before they end, after detach (Endpoint::close does that).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/blk/blk_store.hpp"
+#include "device/blk_counters.hpp"
+#include "device/worker_context.hpp"
+#include "loop/executor.hpp"
+#include "ring/spec.hpp"
+#include "vhost_user/device.hpp"
+
+namespace ringway {
+
+class BlkQueue;
+
+struct BlkDeviceOptions {
+  std::string name;    // for logs and the API; unique in the process
+  std::string serial;  // GET_ID; empty: the store's default
+  std::uint32_t queues = 1;
+  bool packed = true;       // offer RING_PACKED
+  bool in_order = false;    // offer IN_ORDER
+  bool inband = false;      // offer INBAND_NOTIFICATIONS
+  bool write_cache = true;  // the write-back default that CONFIG_WCE starts with
+  Duration stop_deadline = limits::kStopDeadline;
+};
+
+// A copy of everything countable, for `serve`'s report, the API and `ctl`.
+struct BlkDeviceStats {
+  struct Queue {
+    std::uint32_t index = 0;
+    std::uint32_t worker = 0;
+    bool running = false, enabled = false, broken = false;
+    std::array<std::uint64_t, kBlkOpcodes> requests{}, failed{};
+    std::array<std::uint64_t, kBlkRefusals> refused{};
+    std::uint64_t bytes_in = 0, bytes_out = 0, kicks = 0, calls = 0, calls_suppressed = 0, calls_dropped = 0,
+                  ring_faults = 0, lost_kicks = 0, batches = 0, starved = 0, memory_lost = 0;
+  };
+  std::vector<Queue> queues;
+  struct Latency {
+    std::uint64_t count = 0;
+    Duration p50, p99, p999, maximum;
+  };
+  Latency read, write, other;
+};
+
+class BlkDevice final : public vhost_user::Device {
+ public:
+  // `workers` are dealt to queues round robin from `first_worker` on. `control` is the control thread's executor.
+  // Errors: a serial longer than 20 bytes, more queues than limits::kBlkQueuesMax or none, no worker.
+  [[nodiscard]] static Result<std::unique_ptr<BlkDevice>> create(BlkDeviceOptions options, std::unique_ptr<BlkStore> store,
+                                                                 std::span<const WorkerPort> workers,
+                                                                 std::uint32_t first_worker, Executor& control);
+  ~BlkDevice() override;
+
+  [[nodiscard]] const BlkDeviceOptions& options() const { return options_; }
+  [[nodiscard]] const BlkStoreInfo& store_info() const { return store_->info(); }
+  [[nodiscard]] std::string serial() const;
+  [[nodiscard]] BlkDeviceStats stats() const;
+  [[nodiscard]] bool attached() const { return port_ != nullptr; }
+  [[nodiscard]] std::uint64_t acked_features() const { return acked_; }
+
+  // Changes the size of the backing store (`bytes` > 0), or only looks at it again (0); tells queues and front-end if it
+  // changed.
+  [[nodiscard]] Result<> resize(std::uint64_t bytes);
+
+  // --- vhost_user::Device ---
+  [[nodiscard]] std::string name() const override { return options_.name; }
+  [[nodiscard]] std::uint64_t features() const override;
+  [[nodiscard]] std::uint32_t ring_count() const override { return options_.queues; }
+  [[nodiscard]] std::uint64_t queue_num_reply() const override { return options_.queues; }
+  [[nodiscard]] std::uint32_t ring_size_max() const override { return limits::kRingSizeMax; }
+  [[nodiscard]] bool offers_inband() const override { return options_.inband; }
+  [[nodiscard]] bool offers_inflight() const override { return true; }
+  void attach(vhost_user::FrontEndPort& port) override { port_ = &port; }
+  void detach(vhost_user::Done<> done) override;
+  [[nodiscard]] Result<> set_features(std::uint64_t acked) override;
+  [[nodiscard]] Result<> get_config(std::uint32_t offset, std::span<std::byte> out) override;
+  [[nodiscard]] Result<> set_config(std::uint32_t offset, std::span<const std::byte> in) override;
+  void set_memory(std::shared_ptr<const RegionMap> map, vhost_user::Done<> done) override;
+  void set_log(std::shared_ptr<DirtyLog> log, vhost_user::Done<> done) override;
+  void start_ring(vhost_user::RingStart start, vhost_user::Done<> done) override;
+  void stop_ring(std::uint32_t index, vhost_user::Done<std::uint32_t> done) override;
+  void enable_ring(std::uint32_t index, bool enabled, vhost_user::Done<> done) override;
+  void set_call(std::uint32_t index, UniqueFd call, vhost_user::Done<> done) override;
+  void set_kick(std::uint32_t index, UniqueFd kick, vhost_user::Done<> done) override;
+  void set_error(std::uint32_t index, UniqueFd error, vhost_user::Done<> done) override;
+  void set_addresses(std::uint32_t index, RingAddresses addresses, bool log, GuestAddress log_address,
+                     vhost_user::Done<> done) override;
+  void kick(std::uint32_t index) override;
+  void reset(vhost_user::Done<> done) override;
+
+ private:
+  BlkDevice(BlkDeviceOptions options, std::unique_ptr<BlkStore> store, std::span<const WorkerPort> workers,
+            std::uint32_t first_worker, Executor& control);
+  [[nodiscard]] spec::BlkConfig config() const;
+  [[nodiscard]] std::shared_ptr<DirtyLog> effective_log() const;
+  [[nodiscard]] BlkRequestLimits request_limits() const;
+  void post_limits();
+  // Runs `body(queue, done)` on the owner of each queue, and `done` on the control thread after the last.
+  void on_each_queue(std::move_only_function<void(BlkQueue&, vhost_user::Done<>)> body, vhost_user::Done<> done);
+
+  void on_queue(std::uint32_t index, std::move_only_function<void(BlkQueue&)> body);
+  void close_channels(vhost_user::Done<> done);
+
+  struct PerWorker;  // the store's channel and the latency histograms, touched by that worker only
+
+  BlkDeviceOptions options_;
+  std::unique_ptr<BlkStore> store_;
+  std::vector<WorkerPort> workers_;  // by queue
+  Executor& control_;
+  vhost_user::FrontEndPort* port_ = nullptr;
+  std::shared_ptr<const RegionMap> map_;
+  std::shared_ptr<DirtyLog> log_;
+  std::uint64_t acked_ = 0;
+  bool writeback_ = true;
+  std::vector<std::unique_ptr<PerWorker>> per_worker_;  // by worker; null where no queue of ours lives
+  std::vector<PerWorker*> homes_;                       // by queue
+  std::vector<std::unique_ptr<BlkQueue>> queues_;
+};
+
+}  // namespace ringway

@@ -1,0 +1,539 @@
+#include "device/blk_queue.hpp"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "guest/access.hpp"
+#include "guest/sigbus.hpp"
+#include "ring/spec.hpp"
+
+namespace ringway {
+
+namespace {
+
+BlkSlot& slot_of(BlkOperation& operation) {
+  static_assert(offsetof(BlkSlot, operation) == 0);
+  return reinterpret_cast<BlkSlot&>(operation);
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- starting and stopping
+
+Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user::RingStart start,
+                         std::shared_ptr<const RegionMap> map, std::shared_ptr<DirtyLog> log,
+                         const BlkRequestLimits& limits) {
+  if (state_ != State::stopped || in_flight_ != 0) {
+    return fail("ring " + std::to_string(around_.index) +
+                " can't start: requests of its previous life are still with the disk; stop it and wait, or detach");
+  }
+  RW_TRY_ASSIGN(const RingLayout layout, RingLayout::resolve(*map, start.addresses, start.size, start.features.packed));
+  if (start.inflight != nullptr) {
+    RW_TRY_ASSIGN(inflight_,
+                  InflightQueue::open(start.inflight->memory, {.queue_index = static_cast<std::uint16_t>(around_.index),
+                                                               .queue_size = start.inflight->queue_size,
+                                                               .ring_size = start.size,
+                                                               .packed = start.features.packed,
+                                                               .in_order = start.features.in_order}));
+  } else {
+    inflight_ = {};
+  }
+  context_ = &context;
+  channel_ = &channel;
+  ring_.emplace(layout, start.features, start.base);
+  use_map(std::move(map));
+  log_ = std::move(log);
+  limits_ = limits;
+  addresses_ = start.addresses;
+  log_used_ring_ = start.log_used_ring;
+  log_guest_address_ = start.log_guest_address;
+  inband_call_ = start.inband_call;
+  call_.set(std::move(start.call));
+  error_.set(std::move(start.error));
+  broken_ = false;
+  enabled_ = start.enabled;
+  unserved_looks_ = 0;
+  sigbus_epoch_ = sigbus::epoch();
+  if (inflight_.enabled()) {
+    if (ring_->packed()) {
+      ring_->keep_descriptors();
+    }
+    replay_ = inflight_.recover(layout);
+    std::ranges::reverse(replay_);
+  }
+  state_ = State::running;
+  context.running.push_back(this);
+  if (auto watched = set_kick(std::move(start.kick)); !watched) {
+    become_stopped();
+    return watched;
+  }
+  // A driver that was waiting when its previous back-end went would wait for ever (cases row 3).
+  owe_call_ = true;
+  context.note_finished(*this);
+  context.activate(*this);
+  show();
+  return {};
+}
+
+void BlkQueue::stop(Done<std::uint32_t> done) {
+  if (state_ == State::stopped) {
+    done(fail("ring " + std::to_string(around_.index) + " is not running"));
+    return;
+  }
+  state_ = State::stopping;
+  drop_kick();
+  stop_done_ = std::move(done);
+  context_->loop.set_timer(*this, context_->now + around_.stop_deadline);
+  after_completion();
+}
+
+void BlkQueue::detach(Done<> done) {
+  detach_done_ = std::move(done);
+  stop_done_ = nullptr;
+  memory_done_ = nullptr;
+  if (state_ != State::stopped) {
+    context_->loop.cancel_timer(*this);
+    state_ = State::stopping;
+    drop_kick();
+  }
+  after_completion();
+}
+
+void BlkQueue::after_completion() noexcept {
+  if (RW_LIKELY(state_ == State::running && !memory_done_)) {
+    return;
+  }
+  if (memory_done_ && old_maps_drained()) {
+    context_->loop.cancel_timer(*this);
+    awaited_map_ = nullptr;
+    std::exchange(memory_done_, nullptr)({});
+  }
+  if (in_flight_ != 0) {
+    return;
+  }
+  if (state_ == State::stopping) {
+    // The last batch must be out before anyone is told that the ring has stopped.
+    publish();
+    const std::uint32_t base = ring_ ? ring_->base() : 0;
+    become_stopped();
+    if (stop_done_) {
+      std::exchange(stop_done_, nullptr)(base);
+    }
+  }
+  if (detach_done_ && state_ == State::stopped) {
+    maps_.clear();
+    pinned_ = nullptr;
+    log_ = nullptr;
+    call_.set({});
+    error_.set({});
+    inflight_ = {};
+    enabled_ = false;
+    show();
+    std::exchange(detach_done_, nullptr)({});
+  }
+}
+
+void BlkQueue::become_stopped() noexcept {
+  context_->loop.cancel_timer(*this);
+  context_->forget(*this);
+  drop_kick();
+  ring_.reset();
+  replay_.clear();
+  state_ = State::stopped;
+  broken_ = false;
+  owe_call_ = false;
+  show();
+}
+
+void BlkQueue::on_timer(Instant) noexcept {
+  // The disk hangs. From here on the ring is not ours to write to: the session is told, and fails.
+  if (stop_done_) {
+    ring_.reset();
+    std::exchange(stop_done_, nullptr)(fail("ring " + std::to_string(around_.index) + ": " + std::to_string(in_flight_) +
+                                            " requests are still with the disk after the stop deadline; the disk hangs"));
+  }
+  if (memory_done_) {
+    awaited_map_ = nullptr;
+    std::exchange(memory_done_, nullptr)(
+        fail("ring " + std::to_string(around_.index) + ": the disk still holds requests in memory that was to be unmapped"));
+  }
+}
+
+void BlkQueue::enable(bool enabled) {
+  enabled_ = enabled;
+  if (can_pop()) {
+    context_->activate(*this);  // a kick may have come while it was disabled (cases row 2)
+  }
+  show();
+}
+
+// ---------------------------------------------------------------- descriptors, memory, log
+
+Result<> BlkQueue::set_kick(UniqueFd kick) {
+  drop_kick();
+  kick_fd_ = std::move(kick);
+  if (state_ != State::running) {
+    return {};
+  }
+  if (kick_fd_) {
+    RW_TRY_ASSIGN(kick_watch_, context_->loop.watch(kick_fd_.get(), EPOLLIN, *this));
+    context_->activate(*this);
+  }
+  return {};
+}
+
+void BlkQueue::drop_kick() noexcept {
+  if (kick_watch_) {
+    context_->loop.unwatch(kick_watch_);
+    kick_watch_ = {};
+  }
+  kick_fd_.reset();
+}
+
+void BlkQueue::set_call(UniqueFd call) {
+  call_.set(std::move(call));
+  if (state_ == State::running) {
+    owe_call_ = true;
+    context_->note_finished(*this);
+  }
+}
+
+Result<> BlkQueue::set_addresses(const RingAddresses& addresses, bool log, GuestAddress log_address) {
+  if (ring_) {
+    RW_TRY_ASSIGN(const RingLayout layout,
+                  RingLayout::resolve(*pinned_->map, addresses, ring_->layout().size, ring_->packed()));
+    ring_->move_to(layout);
+  }
+  addresses_ = addresses;
+  log_used_ring_ = log;
+  log_guest_address_ = log_address;
+  return {};
+}
+
+void BlkQueue::use_map(std::shared_ptr<const RegionMap> map) {
+  std::erase_if(maps_, [](const std::unique_ptr<PinnedMap>& old) { return old->pins == 0; });
+  maps_.push_back(std::make_unique<PinnedMap>(PinnedMap{.map = std::move(map)}));
+  pinned_ = maps_.back().get();
+}
+
+bool BlkQueue::old_maps_drained() const {
+  return std::ranges::all_of(maps_, [this](const std::unique_ptr<PinnedMap>& each) {
+    return each->pins == 0 || each->map->survives_in(*awaited_map_);
+  });
+}
+
+void BlkQueue::set_memory(std::shared_ptr<const RegionMap> map, Done<> done) {
+  if (state_ == State::stopped && in_flight_ == 0) {
+    maps_.clear();
+    pinned_ = nullptr;
+    done({});
+    return;
+  }
+  if (ring_) {
+    auto layout = RingLayout::resolve(*map, addresses_, ring_->layout().size, ring_->packed());
+    if (layout) {
+      ring_->move_to(*layout);
+    } else {
+      // The ring's own memory is gone (cases row 47). What is in flight can't be published any more.
+      break_ring(RingFault::unmapped);
+      ring_.reset();
+    }
+  }
+  use_map(map);
+  awaited_map_ = std::move(map);
+  memory_done_ = std::move(done);
+  context_->loop.set_timer(*this, context_->now + around_.stop_deadline);
+  after_completion();
+}
+
+inline void BlkQueue::pin(BlkSlot& slot) noexcept {
+  slot.pinned = pinned_;
+  ++pinned_->pins;
+  ++in_flight_;
+}
+
+inline void BlkQueue::unpin(BlkSlot& slot) noexcept {
+  --slot.pinned->pins;
+  --in_flight_;
+}
+
+// ---------------------------------------------------------------- the data path
+
+Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
+  if (RW_UNLIKELY(!can_pop())) {
+    return Pumped::inactive;
+  }
+  std::uint32_t taken = 0;
+  for (; taken < limits::kPumpBudgetRequests; ++taken) {
+    BlkSlot* slot = context.slots.take();
+    if (RW_UNLIKELY(slot == nullptr)) {
+      counters_.starved.add();
+      context.note_starved(*this);
+      return Pumped::starved;
+    }
+    const PopStatus status = next_chain(context);
+    if (status == PopStatus::chain || status == PopStatus::chain_fault) {
+      serve(context, *slot, status);
+      continue;
+    }
+    context.slots.give(*slot);
+    if (RW_UNLIKELY(status == PopStatus::ring_fault)) {
+      break_ring(ring_->ring_fault());
+      return Pumped::inactive;
+    }
+    break;
+  }
+  if (taken == 0) {
+    return Pumped::nothing;
+  }
+  channel_->end_of_batch();
+  return taken == limits::kPumpBudgetRequests ? Pumped::budget : Pumped::some;
+}
+
+inline PopStatus BlkQueue::next_chain(WorkerContext& context) noexcept {
+  if (RW_UNLIKELY(!replay_.empty())) {
+    return next_replayed(context);
+  }
+  const PopStatus status = ring_->pop(*pinned_->map, context.chain);
+  if (status == PopStatus::chain || status == PopStatus::chain_fault) {
+    inflight_.popped(context.chain.id(), ring_->last_descriptors());
+  }
+  return status;
+}
+
+PopStatus BlkQueue::next_replayed(WorkerContext& context) noexcept {
+  const InflightQueue::Pending pending = std::move(replay_.back());
+  replay_.pop_back();
+  const PopStatus status = ring_->packed()
+                               ? ring_->restore_packed(pending.descriptors, *pinned_->map, context.chain)
+                               : ring_->reread({.head = pending.head, .descriptors = 0}, 0, *pinned_->map, context.chain);
+  if (status == PopStatus::chain || status == PopStatus::chain_fault) {
+    inflight_.repopped(context.chain.id());
+  }
+  return status;
+}
+
+inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus status) noexcept {
+  const Chain& chain = context.chain;
+  slot.chain = chain.id();
+  slot.popped = context.now;
+  pin(slot);
+  BlkOperation& operation = slot.operation;
+  const std::span<iovec> storage = context.slots.segments(slot, chain.readable().size() + chain.writable().size());
+  const BlkParsed parsed = parse_blk_request(chain, status == PopStatus::chain_fault, limits_, storage, operation.request);
+  if (RW_UNLIKELY(parsed.refusal != BlkRefusal::none)) {
+    refuse(slot, parsed);
+    return;
+  }
+  operation.completions = this;
+  if (RW_UNLIKELY(operation.request.opcode == BlkOpcode::get_id)) {
+    answer_id(operation);
+    return;
+  }
+  channel_->submit(operation);
+}
+
+void BlkQueue::refuse(BlkSlot& slot, const BlkParsed& parsed) noexcept {
+  counters_.refused[static_cast<std::size_t>(parsed.refusal)].add();
+  finish(slot, parsed.status_address, parsed.status, parsed.used_length);
+}
+
+void BlkQueue::answer_id(BlkOperation& operation) noexcept {
+  std::array<std::byte, limits::kBlkIdBytes> id{};
+  std::memcpy(id.data(), around_.serial->data(), std::min(around_.serial->size(), id.size()));
+  std::size_t copied = 0;
+  for (const iovec& segment : operation.request.data) {
+    const std::size_t bytes = std::min(segment.iov_len, id.size() - copied);
+    guest::copy(static_cast<std::byte*>(segment.iov_base), id.data() + copied, bytes);
+    copied += bytes;
+  }
+  operation.request.bytes = copied;
+  operation.status = spec::kBlkStatusOk;
+  on_complete(operation);
+}
+
+void BlkQueue::on_complete(BlkOperation& operation) noexcept {
+  BlkSlot& slot = slot_of(operation);
+  const BlkRequest& request = operation.request;
+  const auto opcode = static_cast<std::size_t>(request.opcode);
+  const Duration taken = context_->now - slot.popped;
+  if (RW_LIKELY(operation.status == spec::kBlkStatusOk)) {
+    counters_.requests[opcode].add();
+  } else {
+    counters_.failed[opcode].add();
+  }
+  if (request.opcode == BlkOpcode::in) {
+    counters_.bytes_in.add(request.bytes);
+    around_.latency->read.record(taken);
+  } else if (request.opcode == BlkOpcode::out) {
+    counters_.bytes_out.add(request.bytes);
+    around_.latency->write.record(taken);
+  } else {
+    around_.latency->other.record(taken);
+  }
+  finish(slot, request.status, operation.status, blk_used_length(request, operation.status));
+}
+
+inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status,
+                             std::uint32_t used_length) noexcept {
+  if (RW_LIKELY(ring_.has_value())) {
+    if (RW_LIKELY(status_address != nullptr)) {
+      guest::store(status_address, status);
+    }
+    if (RW_UNLIKELY(log_ != nullptr)) {
+      log_written(slot, used_length);
+    }
+    inflight_.pushed(slot.chain);
+    ring_->push_used(slot.chain, used_length);
+    context_->note_finished(*this);
+  }
+  unpin(slot);
+  context_->slots.give(slot);
+  after_completion();
+}
+
+// What the device may have written for this request: all of the data of an IN or GET_ID, whole or failed half-way, and the
+// status.
+void BlkQueue::log_written(const BlkSlot& slot, std::uint32_t) noexcept {
+  const BlkRequest& request = slot.operation.request;
+  const RegionMap& map = *slot.pinned->map;
+  if (request.opcode == BlkOpcode::in || request.opcode == BlkOpcode::get_id) {
+    for (const iovec& segment : request.data) {
+      log_->mark(map, static_cast<const std::byte*>(segment.iov_base), segment.iov_len);
+    }
+  }
+  if (request.status != nullptr) {
+    log_->mark(map, request.status, 1);
+  }
+}
+
+void BlkQueue::publish() noexcept {
+  if (RW_UNLIKELY(!ring_.has_value())) {
+    return;
+  }
+  check_memory();
+  if (ring_->has_unpublished()) {
+    inflight_.publishing(ring_->unpublished(), ring_->used_index());
+    ring_->publish();
+    inflight_.published(ring_->used_index());
+    counters_.batches.add();
+  }
+  if (RW_UNLIKELY(log_ != nullptr && log_used_ring_)) {
+    for (const WrittenRange::Piece& piece : ring_->take_written().pieces) {
+      log_ring_piece(piece);
+    }
+  }
+  if (ring_->should_call() || owe_call_) {
+    owe_call_ = false;
+    signal_call();
+  } else {
+    counters_.calls_suppressed.add();
+  }
+}
+
+// log_guest_address names the used ring of a split ring; a packed one is written where its descriptors are.
+void BlkQueue::log_ring_piece(const WrittenRange::Piece& piece) noexcept {
+  if (piece.bytes == 0) {
+    return;
+  }
+  if (ring_->packed()) {
+    log_->mark(*pinned_->map, piece.first, piece.bytes);
+    return;
+  }
+  const auto offset = static_cast<std::uint64_t>(piece.first - ring_->layout().device_area);
+  log_->mark(GuestAddress{log_guest_address_.value + offset}, piece.bytes);
+}
+
+inline void BlkQueue::signal_call() noexcept {
+  if (RW_UNLIKELY(inband_call_)) {
+    around_.send_inband_call(around_.index);
+    counters_.calls.add();
+    return;
+  }
+  switch (call_.signal(context_->stuck_write)) {
+    case EventFd::Sent::sent:
+      counters_.calls.add();
+      break;
+    case EventFd::Sent::already_signalled:
+    case EventFd::Sent::broken:
+      counters_.calls_dropped.add();
+      break;
+    case EventFd::Sent::none:  // the driver polls
+      break;
+  }
+}
+
+// The memory behind a mapping may have been truncated while the batch was written (hard-points 18).
+inline void BlkQueue::check_memory() noexcept {
+  const std::uint64_t epoch = sigbus::epoch();
+  if (RW_LIKELY(epoch == sigbus_epoch_)) {
+    return;
+  }
+  sigbus_epoch_ = epoch;
+  if (!broken_ && std::ranges::any_of(maps_, [](const auto& each) { return each->map->poisoned(); })) {
+    counters_.memory_lost.add();
+    break_ring(RingFault::unmapped);
+  }
+}
+
+void BlkQueue::break_ring(RingFault) noexcept {
+  if (broken_) {
+    return;
+  }
+  broken_ = true;
+  counters_.ring_faults.add();
+  if (inband_call_ && !error_.present()) {
+    around_.send_inband_error(around_.index);
+  } else {
+    static_cast<void>(error_.signal(context_->stuck_write));
+  }
+  show();
+}
+
+// ---------------------------------------------------------------- waking
+
+void BlkQueue::on_ready(std::uint32_t) noexcept {
+  kick();
+}
+
+void BlkQueue::kick() {
+  counters_.kicks.add();
+  if (can_pop()) {
+    context_->activate(*this);
+    suppress();
+  }
+}
+
+bool BlkQueue::arm() noexcept {
+  return can_pop() && (ring_->arm_kicks() || !replay_.empty());
+}
+
+void BlkQueue::suppress() noexcept {
+  if (can_pop()) {
+    ring_->suppress_kicks();
+  }
+}
+
+bool BlkQueue::look() noexcept {
+  if (!can_pop() || is_active || is_starved || !ring_->has_work()) {
+    unserved_looks_ = 0;
+    return false;
+  }
+  if (++unserved_looks_ < 2) {
+    return false;
+  }
+  unserved_looks_ = 0;
+  counters_.lost_kicks.add();
+  return true;
+}
+
+void BlkQueue::show() noexcept {
+  shown_running_.store(state_ == State::running, std::memory_order_relaxed);
+  shown_enabled_.store(enabled_, std::memory_order_relaxed);
+  shown_broken_.store(broken_, std::memory_order_relaxed);
+}
+
+}  // namespace ringway
