@@ -1,0 +1,342 @@
+#include "worker/worker_pool.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "base/check.hpp"
+#include "base/fence.hpp"
+#include "loop/clock.hpp"
+#include "loop/mailbox.hpp"
+#include "metrics/counter.hpp"
+
+namespace ringway {
+
+namespace {
+
+// A queue without a kick descriptor asks to be polled; its worker sleeps no longer than this between two looks.
+constexpr Duration kPollingPause = Duration::microseconds(100);
+
+[[nodiscard]] Result<> pin_to(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (cpu < 0 || cpu >= CPU_SETSIZE) {
+    return fail("CPU " + std::to_string(cpu) + " doesn't exist");
+  }
+  CPU_SET(static_cast<std::size_t>(cpu), &set);
+  if (const int code = pthread_setaffinity_np(pthread_self(), sizeof set, &set); code != 0) {
+    return fail_errno(code, "a worker can't run on CPU " + std::to_string(cpu) +
+                                "; choose from the CPUs that this process is allowed (taskset -p)");
+  }
+  return {};
+}
+
+}  // namespace
+
+// One thread. Its turn is the design's: mail, completions and kicks, pump, publish, then spin or sleep.
+class WorkerPool::Worker final : private TimerHandler {
+ public:
+  Worker(std::uint32_t index, LoopEngine engine, PollPolicy policy, std::optional<int> cpu)
+      : index_(index), engine_(engine), policy_(policy), cpu_(cpu) {}
+
+  // Starts the thread and waits until its loop stands.
+  [[nodiscard]] Result<> start() {
+    std::promise<Result<>> started;
+    std::future<Result<>> outcome = started.get_future();
+    thread_ = std::thread([this, started = std::move(started)]() mutable { main(std::move(started)); });
+    thread_handle_ = thread_.native_handle();
+    Result<> result = outcome.get();
+    if (!result) {
+      thread_.join();
+    }
+    return result;
+  }
+  void end() {
+    if (thread_.joinable()) {
+      mailbox_->post([this] { ending_ = true; });
+      thread_.join();
+    }
+  }
+
+  [[nodiscard]] WorkerPort port() { return {.index = index_, .context = &*context_, .executor = &*mailbox_}; }
+  [[nodiscard]] bool has_uring() const { return has_uring_; }
+  [[nodiscard]] WorkerStats stats() const;
+
+ private:
+  void main(std::promise<Result<>> started);
+  void turn() noexcept;
+  [[nodiscard]] bool pump_active() noexcept;
+  void publish_finished() noexcept;
+  void wake_starved() noexcept;
+  [[nodiscard]] bool arm_active() noexcept;
+  void sleep() noexcept;
+  void on_timer(Instant now) noexcept override;  // the safety look
+
+  const std::uint32_t index_;
+  const LoopEngine engine_;
+  PollPolicy policy_;
+  const std::optional<int> cpu_;
+  std::thread thread_;
+  pthread_t thread_handle_{};
+
+  // Made and used on the thread.
+  std::unique_ptr<Loop> loop_;
+  std::optional<Mailbox> mailbox_;
+  std::optional<WorkerContext> context_;
+  bool has_uring_ = false;
+  bool ending_ = false;
+  std::uint32_t events_ = 0;  // handled by the loop since the last turn
+  Instant last_work_;
+  std::size_t safety_next_ = 0;  // position in context_->running of the next safety look
+  bool safety_set_ = false;
+
+  Counter turns_, productive_turns_, productive_ns_;
+};
+
+void WorkerPool::Worker::main(std::promise<Result<>> started) {
+  pthread_setname_np(pthread_self(), ("ringway-w" + std::to_string(index_)).c_str());
+  if (cpu_) {
+    if (auto pinned = pin_to(*cpu_); !pinned) {
+      started.set_value(std::move(pinned));
+      return;
+    }
+  }
+  auto loop = make_loop(engine_);
+  if (!loop) {
+    started.set_value(std::unexpected(std::move(loop).error()));
+    return;
+  }
+  loop_ = std::move(*loop);
+  mailbox_.emplace(*loop_);
+  context_.emplace(index_, *loop_, *mailbox_);
+  has_uring_ = loop_->uring() != nullptr;
+  context_->now = clock_now();
+  started.set_value({});
+  while (!ending_) {
+    turn();
+  }
+  RW_CHECK(context_->running.empty());
+  // The loop belongs to this thread, its end included; the mailbox stays for late senders, who find it closed.
+  mailbox_->close();
+  context_.reset();
+  loop_.reset();
+}
+
+void WorkerPool::Worker::turn() noexcept {
+  WorkerContext& context = *context_;
+  const bool mail = mailbox_->drain() != 0;
+  if (ending_) {
+    return;
+  }
+  if (!safety_set_ && !context.running.empty()) {
+    safety_set_ = true;
+    loop_->set_timer(*this, context.now + limits::kSafetyStep);
+  }
+  wake_starved();
+  const bool pumped = pump_active();
+  publish_finished();
+  const bool worked = pumped || mail || events_ != 0;
+  turns_.add();
+  if (worked) {
+    last_work_ = context.now;
+  }
+  const auto active = static_cast<std::uint32_t>(context.active.size());
+  const PollDecision decision =
+      policy_.decide({.worked = worked, .last_work = last_work_, .active_sources = active}, context.now);
+  const Instant began = context.now;
+  if (decision.action == PollAction::spin || !arm_active()) {
+    context.now = clock_now();
+    if (worked) {
+      productive_turns_.add();
+      productive_ns_.add(static_cast<std::uint64_t>((context.now - began).ns));
+    } else {
+      spin_pause();
+    }
+    events_ = loop_->poll(context.now);
+    return;
+  }
+  if (worked) {
+    productive_turns_.add();
+    productive_ns_.add(static_cast<std::uint64_t>((clock_now() - began).ns));
+  }
+  sleep();
+}
+
+// True if any queue had work.
+bool WorkerPool::Worker::pump_active() noexcept {
+  WorkerContext& context = *context_;
+  bool worked = false;
+  std::size_t kept = 0;
+  // A pump may activate others, which are then appended and pumped in this turn too; forget() leaves nulls.
+  for (std::size_t i = 0; i < context.active.size(); ++i) {
+    Queue* queue = context.active[i];
+    if (queue == nullptr) {
+      continue;
+    }
+    switch (queue->pump(context)) {
+      case Queue::Pumped::some:
+      case Queue::Pumped::budget:
+        worked = true;
+        break;
+      case Queue::Pumped::nothing:
+        break;
+      case Queue::Pumped::starved:
+      case Queue::Pumped::inactive:
+        queue->is_active = false;
+        continue;
+    }
+    context.active[kept++] = queue;
+  }
+  context.active.resize(kept);
+  return worked;
+}
+
+void WorkerPool::Worker::publish_finished() noexcept {
+  WorkerContext& context = *context_;
+  for (std::size_t i = 0; i < context.finished.size(); ++i) {
+    Queue* queue = context.finished[i];
+    if (queue != nullptr) {
+      queue->has_finished = false;
+      queue->publish();
+    }
+  }
+  context.finished.clear();
+}
+
+// Slots have come back: whoever went without may try again.
+void WorkerPool::Worker::wake_starved() noexcept {
+  WorkerContext& context = *context_;
+  if (RW_LIKELY(context.starved.empty()) || context.slots.available() == 0) {
+    return;
+  }
+  for (Queue* queue : context.starved) {
+    if (queue != nullptr) {
+      queue->is_starved = false;
+      context.activate(*queue);
+    }
+  }
+  context.starved.clear();
+}
+
+// Before sleeping: asks every active queue's driver for kicks and looks again. The idle ones leave the list. False if there
+// is work after all.
+bool WorkerPool::Worker::arm_active() noexcept {
+  WorkerContext& context = *context_;
+  std::size_t kept = 0;
+  for (Queue* queue : context.active) {
+    if (queue == nullptr) {
+      continue;
+    }
+    if (queue->arm()) {
+      queue->suppress();
+      context.active[kept++] = queue;
+    } else {
+      queue->is_active = false;
+    }
+  }
+  context.active.resize(kept);
+  return kept == 0;
+}
+
+void WorkerPool::Worker::sleep() noexcept {
+  WorkerContext& context = *context_;
+  Instant deadline = Instant::never();
+  const bool must_look = std::ranges::any_of(context.running, [](const Queue* queue) { return queue->wants_polling(); });
+  if (must_look) {
+    deadline = context.now + kPollingPause;
+  }
+  if (mailbox_->prepare_to_sleep()) {
+    events_ = loop_->wait(context.now, deadline, &context.now);
+  } else {
+    events_ = loop_->poll(context.now);
+  }
+  mailbox_->awake();
+  if (must_look) {
+    for (Queue* queue : context.running) {
+      if (queue->wants_polling()) {
+        context.activate(*queue);
+      }
+    }
+  }
+}
+
+// Looks at an eighth of the running rings, so that each is seen about once a second (hard-points 9).
+void WorkerPool::Worker::on_timer(Instant now) noexcept {
+  WorkerContext& context = *context_;
+  const std::size_t rings = context.running.size();
+  if (rings == 0) {
+    safety_set_ = false;
+    return;
+  }
+  constexpr std::size_t kSteps = static_cast<std::size_t>(limits::kSafetyPeriod.ns / limits::kSafetyStep.ns);
+  for (std::size_t looked = 0; looked < (rings + kSteps - 1) / kSteps; ++looked) {
+    safety_next_ = safety_next_ + 1 < rings ? safety_next_ + 1 : 0;
+    Queue* queue = context.running[safety_next_];
+    if (queue->look()) {
+      context.activate(*queue);
+    }
+  }
+  loop_->set_timer(*this, now + limits::kSafetyStep);
+}
+
+WorkerStats WorkerPool::Worker::stats() const {
+  WorkerStats stats{.index = index_,
+                    .turns = turns_.get(),
+                    .productive_turns = productive_turns_.get(),
+                    .productive_ns = productive_ns_.get(),
+                    .sleeps = loop_->sleeps(),
+                    .system_calls = loop_->system_calls(),
+                    .cpu_ns = static_cast<std::uint64_t>(thread_cpu_time(thread_handle_).ns),
+                    .engine = has_uring_ ? "io_uring" : "epoll"};
+  return stats;
+}
+
+// ---------------------------------------------------------------- the pool
+
+Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& options) {
+  if (options.workers == 0 || options.workers > limits::kWorkersMax) {
+    return fail("workers=" + std::to_string(options.workers) + " must be between 1 and " +
+                std::to_string(limits::kWorkersMax));
+  }
+  RW_TRY_ASSIGN(const PollPolicy policy, parse_poll_policy(options.poll));
+  const LoopChoice choice = probe_loop_engine(options.engine);
+  auto pool = std::unique_ptr<WorkerPool>(new WorkerPool);
+  pool->engine_reason_ = choice.reason;
+  for (std::uint32_t i = 0; i < options.workers; ++i) {
+    std::optional<int> cpu;
+    if (!options.cpus.empty()) {
+      cpu = options.cpus[i % options.cpus.size()];
+    }
+    auto worker = std::make_unique<Worker>(i, choice.engine, policy, cpu);
+    RW_TRY(worker->start());
+    pool->workers_.push_back(std::move(worker));
+    pool->ports_.push_back(pool->workers_.back()->port());
+  }
+  return pool;
+}
+
+WorkerPool::~WorkerPool() {
+  for (auto& worker : workers_) {
+    worker->end();
+  }
+}
+
+bool WorkerPool::has_uring() const {
+  return !workers_.empty() && workers_.front()->has_uring();
+}
+
+std::vector<WorkerStats> WorkerPool::stats() const {
+  std::vector<WorkerStats> all;
+  for (const auto& worker : workers_) {
+    all.push_back(worker->stats());
+  }
+  return all;
+}
+
+}  // namespace ringway
