@@ -1,0 +1,29 @@
+// Conformance of any vhost-user-blk back-end: a list of rules, each tried in a session of its own over the driver library,
+// each reported on a line with what was seen and where the rule stands ("virtio" is the virtio 1.3 specification,
+// "vhost-user" QEMU's docs/interop/vhost-user.rst).
+//
+// Rules that concern requests and rings run for the split layout, and again for the packed one where the back-end offers it.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+#include "base/time.hpp"
+
+namespace ringway {
+
+struct BlkCheckOptions {
+  std::string socket_path = {};
+  Duration patience = Duration::seconds(5);      // for the socket to appear
+  Duration answer_limit = Duration::seconds(5);  // for a request to complete; beyond it counts as never
+  // Rules that write are skipped unless this is set: they overwrite the disk's first and last megabyte.
+  bool allow_writes = false;
+  std::string only;   // runs only rules whose name contains this; empty: all
+  bool json = false;  // one JSON object instead of lines
+};
+
+// Returns the exit code: 0 if no rule failed, 1 if one did, 2 if the back-end couldn't be reached at all.
+int run_blk_check(const BlkCheckOptions& options, std::ostream& out);
+
+}  // namespace ringway
