@@ -1,0 +1,514 @@
+// Theory of operation: libmicrohttpd runs without threads and without a listening socket. The control loop watches three
+// things: our listening socket (we accept, so that a stranger is turned away before a byte of his is read), libmicrohttpd's
+// epoll descriptor, and a timer for its time-outs. A request is read whole (bounded), routed once, and either answered at
+// once or suspended until its answer comes; a suspended connection costs nothing and is resumed by the answer.
+//
+// A Request is owned by libmicrohttpd's connection (from its first callback to request_completed) and by the answers under
+// way, so an answer that comes after the client has gone, or after the server, finds an object and does nothing.
+
+#include "control/api.hpp"
+
+#include <fmt/format.h>
+#include <microhttpd.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <unordered_set>
+
+#include "base/unique_fd.hpp"
+#include "control/api_socket.hpp"
+#include "control/config.hpp"
+#include "control/host.hpp"
+#include "control/report.hpp"
+#include "loop/clock.hpp"
+
+namespace ringway {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kConnectionMemoryBytes = std::size_t{32} << 10U;  // headers of one request
+constexpr unsigned kRunsPerTurn = 8;  // of libmicrohttpd: a client that pipelines for ever doesn't hold the control thread
+
+struct Answer {
+  unsigned status = MHD_HTTP_OK;
+  json body;
+  const char* allow = nullptr;  // with 405
+  bool quits = false;           // the host ends when this was sent
+};
+
+Answer failure(unsigned status, const std::string& message) {
+  return {.status = status, .body = {{"error", message}}};
+}
+
+unsigned status_of(HostRefusal refusal) {
+  switch (refusal) {
+    case HostRefusal::not_found:
+      return MHD_HTTP_NOT_FOUND;
+    case HostRefusal::conflict:
+      return MHD_HTTP_CONFLICT;
+    case HostRefusal::not_possible:
+      return MHD_HTTP_UNPROCESSABLE_CONTENT;
+    case HostRefusal::ending:
+      return MHD_HTTP_SERVICE_UNAVAILABLE;
+    case HostRefusal::pending:
+      return MHD_HTTP_ACCEPTED;
+  }
+  return MHD_HTTP_INTERNAL_SERVER_ERROR;
+}
+
+Answer failure(const HostError& error) {
+  return failure(status_of(error.refusal), error.message);
+}
+
+class Server;
+
+struct Request {
+  Server* server = nullptr;  // null when the server or the connection has gone
+  MHD_Connection* connection = nullptr;
+  std::string body;
+  bool too_large = false;
+  bool routed = false;
+  bool suspended = false;
+  std::optional<Answer> answer;
+};
+using RequestPointer = std::shared_ptr<Request>;
+
+class Server final : public ApiServer, private FdHandler {
+ public:
+  Server(ApiSocket socket, Host& host)
+      : socket_(std::move(socket)), host_(host), http_events_(*this), accept_timer_(*this) {}
+  ~Server() override;
+  Result<> start();
+
+  // An answer that came later. Control thread.
+  void resume(Request& request);
+
+ private:
+  // libmicrohttpd's descriptor, and its time-outs.
+  class HttpEvents final : public FdHandler, public TimerHandler {
+   public:
+    explicit HttpEvents(Server& server) : server_(server) {}
+    void on_ready(std::uint32_t /*events*/) noexcept override { server_.run(); }
+    void on_timer(Instant /*now*/) noexcept override { server_.run(); }
+
+   private:
+    Server& server_;
+  };
+  // Looks at the listening socket again after accept() failed: its edge is spent then.
+  class AcceptTimer final : public TimerHandler {
+   public:
+    explicit AcceptTimer(Server& server) : server_(server) {}
+    void on_timer(Instant /*now*/) noexcept override { server_.on_ready(EPOLLIN); }
+
+   private:
+    Server& server_;
+  };
+
+  void on_ready(std::uint32_t events) noexcept override;  // the listening socket
+  void admit(UniqueFd client);
+  void run() noexcept;
+
+  static MHD_Result on_request(void* self, MHD_Connection* connection, const char* url, const char* method,
+                               const char* version, const char* upload, size_t* upload_bytes, void** request);
+  static void on_completed(void* self, MHD_Connection* connection, void** request, MHD_RequestTerminationCode code);
+  MHD_Result handle(MHD_Connection* connection, std::string_view url, std::string_view method, std::string_view upload,
+                    size_t* upload_bytes, void** context);
+  MHD_Result send(Request& request);
+
+  // Sets request->answer, now or later.
+  void route(const RequestPointer& request, std::string_view url, std::string_view method);
+  void route_disk(const RequestPointer& request, std::string_view rest, std::string_view method);
+  void add_disk(const RequestPointer& request);
+  void remove_disk(const RequestPointer& request, const std::string& name);
+  [[nodiscard]] Answer resize_disk(const std::string& name, const std::string& body);
+  [[nodiscard]] Answer list() const;
+
+  ApiSocket socket_;
+  Host& host_;
+  HttpEvents http_events_;
+  AcceptTimer accept_timer_;
+  MHD_Daemon* http_ = nullptr;
+  WatchId listen_watch_;
+  WatchId http_watch_;
+  bool running_ = false;
+  bool run_again_ = false;
+  bool closing_ = false;
+  std::unordered_set<RequestPointer> requests_;
+};
+
+// The object of a body; an absent one is an empty object.
+Result<json> parse_body(const std::string& body) {
+  if (body.empty()) {
+    return json::object();
+  }
+  json parsed = json::parse(body, nullptr, false);
+  if (parsed.is_discarded() || !parsed.is_object()) {
+    return fail("the body is not a JSON object");
+  }
+  return parsed;
+}
+
+Answer method_not_allowed(const char* allow) {
+  Answer answer = failure(MHD_HTTP_METHOD_NOT_ALLOWED, fmt::format("method not allowed here; allowed: {}", allow));
+  answer.allow = allow;
+  return answer;
+}
+
+// --- life ---
+
+Result<> Server::start() {
+  // No MHD_USE_ERROR_LOG: what a client does wrong is answered, not logged.
+  http_ = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr,
+                           &Server::on_request, this,                                   //
+                           MHD_OPTION_NOTIFY_COMPLETED, &Server::on_completed, this,    //
+                           MHD_OPTION_CONNECTION_LIMIT, kApiConnectionsMax,             //
+                           MHD_OPTION_CONNECTION_TIMEOUT, kApiIdleSeconds,              //
+                           MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemoryBytes,  //
+                           MHD_OPTION_END);
+  if (http_ == nullptr) {
+    return fail_errno(errno, "can't start the local API's HTTP server");
+  }
+  const MHD_DaemonInfo* info = MHD_get_daemon_info(http_, MHD_DAEMON_INFO_EPOLL_FD);
+  if (info == nullptr || info->epoll_fd < 0) {
+    return fail("the local API needs a libmicrohttpd that was built with epoll");
+  }
+  RW_TRY_ASSIGN(http_watch_, host_.loop().watch(info->epoll_fd, EPOLLIN, http_events_));
+  RW_TRY_ASSIGN(listen_watch_, host_.loop().watch(socket_.fd(), EPOLLIN, *this));
+  return {};
+}
+
+Server::~Server() {
+  closing_ = true;
+  host_.loop().cancel_timer(http_events_);
+  host_.loop().cancel_timer(accept_timer_);
+  if (listen_watch_) {
+    host_.loop().unwatch(listen_watch_);
+  }
+  if (http_watch_) {
+    host_.loop().unwatch(http_watch_);
+  }
+  if (http_ == nullptr) {
+    return;
+  }
+  // libmicrohttpd must not be stopped while a connection is suspended.
+  for (const RequestPointer& request : requests_) {
+    if (request->suspended) {
+      request->answer = failure(MHD_HTTP_SERVICE_UNAVAILABLE, "the daemon has ended");
+      request->suspended = false;
+      MHD_resume_connection(request->connection);
+    }
+  }
+  // Sends those answers, and what else stands in buffers.
+  for (unsigned i = 0; i < kRunsPerTurn; ++i) {
+    MHD_run(http_);
+  }
+  MHD_stop_daemon(http_);
+  http_ = nullptr;
+  for (const RequestPointer& request : requests_) {
+    request->server = nullptr;
+  }
+}
+
+// --- connections ---
+
+void Server::on_ready(std::uint32_t /*events*/) noexcept {
+  while (true) {
+    UniqueFd client(accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!client) {
+      if (errno == EINTR || errno == ECONNABORTED) {
+        continue;
+      }
+      if (errno != EAGAIN) {
+        // Out of descriptors, say.
+        spdlog::warn("local API: can't accept a connection: {}", std::error_code(errno, std::generic_category()).message());
+        host_.loop().set_timer(accept_timer_, clock_now() + Duration::seconds(1));
+      }
+      return;
+    }
+    admit(std::move(client));
+  }
+}
+
+void Server::admit(UniqueFd client) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  if (getsockopt(client.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || (peer.uid != 0 && peer.uid != geteuid())) {
+    const std::string body =
+        json{{"error", fmt::format("only root and the user that the daemon runs as (uid {}) may use this API", geteuid())}}
+            .dump();
+    const std::string reply = fmt::format(
+        "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+        body.size(), body);
+    // A fresh socket's buffer takes it whole; if not, the stranger gets less.
+    static_cast<void>(::send(client.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    spdlog::warn("local API: turned away process {} of uid {}", peer.pid, peer.uid);
+    return;
+  }
+  sockaddr address{};
+  address.sa_family = AF_UNIX;
+  // It owns the descriptor from here, and closes it beyond the limit of connections.
+  if (MHD_add_connection(http_, client.release(), &address, sizeof address) != MHD_YES) {
+    spdlog::warn("local API: refused a connection; {} are served at once", kApiConnectionsMax);
+  }
+  run();
+}
+
+void Server::run() noexcept {
+  if (running_) {
+    run_again_ = true;
+    return;
+  }
+  running_ = true;
+  for (unsigned i = 0; i < kRunsPerTurn; ++i) {
+    run_again_ = false;
+    MHD_run(http_);
+    MHD_UNSIGNED_LONG_LONG left = 0;
+    if (!run_again_ && (MHD_get_timeout(http_, &left) != MHD_YES || left != 0)) {
+      break;
+    }
+  }
+  running_ = false;
+  MHD_UNSIGNED_LONG_LONG milliseconds = 0;
+  if (run_again_) {
+    host_.loop().set_timer(http_events_, clock_now());
+  } else if (MHD_get_timeout(http_, &milliseconds) == MHD_YES) {
+    host_.loop().set_timer(http_events_, clock_now() + Duration::milliseconds(static_cast<std::int64_t>(milliseconds)));
+  } else {
+    host_.loop().cancel_timer(http_events_);
+  }
+}
+
+// --- requests ---
+
+MHD_Result Server::on_request(void* self, MHD_Connection* connection, const char* url, const char* method,
+                              const char* /*version*/, const char* upload, size_t* upload_bytes, void** request) {
+  return static_cast<Server*>(self)->handle(connection, url, method, {upload, *upload_bytes}, upload_bytes, request);
+}
+
+MHD_Result Server::handle(MHD_Connection* connection, std::string_view url, std::string_view method, std::string_view upload,
+                          size_t* upload_bytes, void** context) {
+  if (*context == nullptr) {
+    auto fresh = std::make_shared<Request>();
+    fresh->server = this;
+    fresh->connection = connection;
+    *context = fresh.get();
+    requests_.insert(std::move(fresh));
+    return MHD_YES;
+  }
+  Request& request = *static_cast<Request*>(*context);
+  if (*upload_bytes != 0) {
+    // What is too long is read to its end, unkept, so that the client gets its answer and not a broken pipe.
+    request.too_large = request.too_large || request.body.size() + upload.size() > kApiBodyBytesMax;
+    if (!request.too_large) {
+      request.body += upload;
+    }
+    *upload_bytes = 0;
+    return MHD_YES;
+  }
+  if (!request.routed) {
+    request.routed = true;
+    if (closing_) {  // nothing may be suspended any more
+      request.answer = failure(MHD_HTTP_SERVICE_UNAVAILABLE, "the daemon has ended");
+      return send(request);
+    }
+    const auto found = std::ranges::find_if(requests_, [&](const RequestPointer& each) { return each.get() == &request; });
+    route(*found, url, method);
+  }
+  if (!request.answer) {
+    request.suspended = true;
+    MHD_suspend_connection(connection);
+    return MHD_YES;
+  }
+  return send(request);
+}
+
+void Server::resume(Request& request) {
+  if (request.suspended) {
+    request.suspended = false;
+    MHD_resume_connection(request.connection);
+    run();
+  }
+}
+
+MHD_Result Server::send(Request& request) {
+  // Names and paths are bytes; what is no UTF-8 in them must not make an answer impossible.
+  const std::string body = request.answer->body.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  // libmicrohttpd only reads it (the flag says copy), though it takes a pointer to non-const.
+  MHD_Response* response =
+      MHD_create_response_from_buffer(body.size(), const_cast<char*>(body.data()), MHD_RESPMEM_MUST_COPY);
+  if (response == nullptr) {
+    return MHD_NO;
+  }
+  MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+  if (request.answer->allow != nullptr) {
+    MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, request.answer->allow);
+  }
+  const MHD_Result queued = MHD_queue_response(request.connection, request.answer->status, response);
+  MHD_destroy_response(response);
+  return queued;
+}
+
+void Server::on_completed(void* self, MHD_Connection* /*connection*/, void** context, MHD_RequestTerminationCode /*code*/) {
+  auto& server = *static_cast<Server*>(self);
+  auto* request = static_cast<Request*>(*context);
+  if (request == nullptr) {
+    return;
+  }
+  *context = nullptr;
+  if (request->answer && request->answer->quits) {
+    server.host_.quit("asked by the local API");
+  }
+  request->server = nullptr;
+  request->connection = nullptr;
+  std::erase_if(server.requests_, [&](const RequestPointer& each) { return each.get() == request; });
+}
+
+// --- routes ---
+
+void finish(const RequestPointer& request, Answer answer) {
+  request->answer = std::move(answer);
+  if (request->server != nullptr) {
+    request->server->resume(*request);
+  }
+}
+
+void Server::route(const RequestPointer& request, std::string_view url, std::string_view method) {
+  constexpr std::string_view kDisks = "/v1/disks";
+  if (request->too_large) {
+    request->answer = failure(MHD_HTTP_CONTENT_TOO_LARGE, fmt::format("the body is larger than {} bytes", kApiBodyBytesMax));
+  } else if (url == kDisks) {
+    if (method == "GET") {
+      request->answer = list();
+    } else if (method == "POST") {
+      add_disk(request);
+    } else {
+      request->answer = method_not_allowed("GET, POST");
+    }
+  } else if (url.starts_with(kDisks) && url.size() > kDisks.size() + 1 && url[kDisks.size()] == '/') {
+    route_disk(request, url.substr(kDisks.size() + 1), method);
+  } else if (url == "/v1/stats" || url == "/v1/workers" || url == "/v1/version") {
+    if (method != "GET") {
+      request->answer = method_not_allowed("GET");
+      return;
+    }
+    Answer answer;
+    if (url == "/v1/version") {
+      answer.body = {{"version", RINGWAY_VERSION}};
+    } else if (url == "/v1/stats") {
+      answer.body = json::array();
+      for (const DiskStats& disk : host_.stats()) {
+        answer.body.push_back(disk_stats_json(disk));
+      }
+    } else {
+      answer.body = json::array();
+      for (const WorkerStats& worker : host_.worker_stats()) {
+        answer.body.push_back(worker_stats_json(worker));
+      }
+    }
+    request->answer = std::move(answer);
+  } else if (url == "/v1/quit") {
+    request->answer = method == "POST" ? Answer{.status = MHD_HTTP_ACCEPTED, .body = {{"quitting", true}}, .quits = true}
+                                       : method_not_allowed("POST");
+  } else {
+    request->answer =
+        failure(MHD_HTTP_NOT_FOUND, fmt::format("there is nothing at '{}'; try /v1/disks, /v1/disks/<name>, /v1/stats, "
+                                                "/v1/workers, /v1/version or /v1/quit",
+                                                url));
+  }
+}
+
+void Server::route_disk(const RequestPointer& request, std::string_view rest, std::string_view method) {
+  const std::size_t slash = rest.find('/');
+  const std::string name(rest.substr(0, slash));
+  if (slash == std::string_view::npos) {
+    if (method == "DELETE") {
+      remove_disk(request, name);
+    } else if (method == "GET") {
+      const HostResult<DiskStatus> disk = host_.disk(name);
+      request->answer = disk ? Answer{.body = disk_status_json(*disk)} : failure(disk.error());
+    } else {
+      request->answer = method_not_allowed("GET, DELETE");
+    }
+  } else if (rest.substr(slash) == "/resize") {
+    request->answer = method == "POST" ? resize_disk(name, request->body) : method_not_allowed("POST");
+  } else {
+    request->answer = failure(MHD_HTTP_NOT_FOUND, fmt::format("a disk has no '{}'; try resize", rest.substr(slash + 1)));
+  }
+}
+
+Answer Server::list() const {
+  Answer answer{.body = json::array()};
+  for (const DiskStatus& disk : host_.disks()) {
+    answer.body.push_back(disk_status_json(disk));
+  }
+  return answer;
+}
+
+void Server::add_disk(const RequestPointer& request) {
+  const Result<json> body = parse_body(request->body);
+  Result<DiskOptions> disk = body ? disk_from_json(*body) : std::unexpected(body.error());
+  if (!disk) {
+    request->answer = failure(MHD_HTTP_BAD_REQUEST, disk.error().message);
+    return;
+  }
+  host_.add_disk(std::move(*disk), [request](HostResult<std::string> added) {
+    finish(request, added ? Answer{.status = MHD_HTTP_CREATED, .body = {{"name", *added}}} : failure(added.error()));
+  });
+}
+
+void Server::remove_disk(const RequestPointer& request, const std::string& name) {
+  host_.remove_disk(name, [request, name](HostResult<> removed) {
+    if (removed) {
+      finish(request, Answer{.body = {{"removed", name}}});
+    } else if (removed.error().refusal == HostRefusal::pending) {
+      finish(request,
+             Answer{.status = MHD_HTTP_ACCEPTED, .body = {{"removing", name}, {"reason", removed.error().message}}});
+    } else {
+      finish(request, failure(removed.error()));
+    }
+  });
+}
+
+Answer Server::resize_disk(const std::string& name, const std::string& body) {
+  const Result<json> object = parse_body(body);
+  if (!object) {
+    return failure(MHD_HTTP_BAD_REQUEST, object.error().message);
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [key, value] : object->items()) {
+    if (key != "size") {
+      return failure(MHD_HTTP_BAD_REQUEST, fmt::format("unknown key '{}'; allowed: size", key));
+    }
+    if (value.is_number_unsigned()) {
+      bytes = value.get<std::uint64_t>();
+    } else if (Result<std::uint64_t> size = value.is_string() ? parse_size(value.get<std::string>()) : fail(""); size) {
+      bytes = *size;
+    } else {
+      return failure(MHD_HTTP_BAD_REQUEST,
+                     fmt::format("size: {} is not allowed; give bytes, or a size such as \"2G\"; 0 or none "
+                                 "only looks at the image again",
+                                 value.dump(-1, ' ', false, json::error_handler_t::replace)));
+    }
+  }
+  const HostResult<std::uint64_t> capacity = host_.resize_disk(name, bytes);
+  return capacity ? Answer{.body = {{"name", name}, {"capacity", *capacity}}} : failure(capacity.error());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ApiServer>> ApiServer::create(const std::string& path, Host& host) {
+  RW_TRY_ASSIGN(ApiSocket socket, ApiSocket::create(path));
+  auto server = std::make_unique<Server>(std::move(socket), host);
+  RW_TRY(server->start());
+  return server;
+}
+
+}  // namespace ringway

@@ -1,0 +1,22 @@
+// A small HTTP client for the local API: one request, one connection. For `ringway ctl` and tests. Blocking, any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.hpp"
+#include "base/time.hpp"
+
+namespace ringway {
+
+struct ApiReply {
+  unsigned status = 0;
+  std::string body;
+};
+
+// `timeout` bounds each wait for the daemon.
+// Errors: no daemon at `path`, no permission, an answer that is no HTTP or breaks off.
+[[nodiscard]] Result<ApiReply> api_request(const std::string& path, std::string_view method, std::string_view target,
+                                           std::string_view body = {}, Duration timeout = Duration::seconds(30));
+
+}  // namespace ringway

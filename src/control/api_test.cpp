@@ -1,0 +1,395 @@
+// The local API over its real socket, against a live Host.
+
+#include "control/api.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "control/api_client.hpp"
+#include "control/test_host.hpp"
+#include "driver/blk_driver.hpp"
+#include "loop/clock.hpp"
+
+namespace ringway {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class Api : public ::testing::Test {
+ protected:
+  Api() { options_.api_socket = directory_.file("api.sock"); }
+
+  void start(std::vector<DiskOptions> disks = {}) {
+    host_ = std::make_unique<TestHost>(options_, std::move(disks));
+    ASSERT_TRUE(host_->started()) << host_->started().error().message;
+  }
+  ApiReply ask(std::string_view method, std::string_view target, std::string_view body = {}) {
+    Result<ApiReply> reply = api_request(options_.api_socket, method, target, body);
+    EXPECT_TRUE(reply) << reply.error().message;
+    return reply.value_or(ApiReply{});
+  }
+  // The status, and the body as JSON.
+  std::pair<unsigned, json> ask_json(std::string_view method, std::string_view target, std::string_view body = {}) {
+    const ApiReply reply = ask(method, target, body);
+    json parsed = json::parse(reply.body, nullptr, false);
+    EXPECT_FALSE(parsed.is_discarded()) << reply.body;
+    return {reply.status, std::move(parsed)};
+  }
+  std::pair<unsigned, std::string> ask_error(std::string_view method, std::string_view target, std::string_view body = {}) {
+    const auto [status, answer] = ask_json(method, target, body);
+    EXPECT_EQ(answer.size(), 1U) << answer;
+    return {status, answer.value("error", "(none)")};
+  }
+  json add_body(const std::string& name) {
+    return {{"path", "null:1M"}, {"socket", directory_.file(name + ".sock")}, {"name", name}};
+  }
+
+  UniqueFd connect_raw() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, options_.api_socket.data(), options_.api_socket.size());
+    UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << std::strerror(errno);
+    return fd;
+  }
+  static std::string read_all(int fd) {
+    std::string all;
+    char buffer[4096];
+    for (ssize_t got = 0; (got = recv(fd, buffer, sizeof buffer, 0)) > 0;) {
+      all.append(buffer, static_cast<std::size_t>(got));
+    }
+    return all;
+  }
+
+  TestDirectory directory_;
+  HostOptions options_;
+  std::unique_ptr<TestHost> host_;
+};
+
+TEST_F(Api, AddShowListRemove) {
+  start();
+  EXPECT_EQ(ask_json("GET", "/v1/disks"), std::make_pair(200U, json::array()));
+  json body = add_body("vm1");
+  body["queues"] = 2;
+  EXPECT_EQ(ask_json("POST", "/v1/disks", body.dump()), std::make_pair(201U, json({{"name", "vm1"}})));
+
+  const auto [status, disk] = ask_json("GET", "/v1/disks/vm1");
+  EXPECT_EQ(status, 200U);
+  EXPECT_EQ(disk["name"], "vm1");
+  EXPECT_EQ(disk["state"], "serving");
+  EXPECT_EQ(disk["path"], "null:1M");
+  EXPECT_EQ(disk["socket"], directory_.file("vm1.sock"));
+  EXPECT_EQ(disk["queues"], 2);
+  EXPECT_EQ(disk["capacity"], 1 << 20);
+  EXPECT_EQ(disk["engine"], "null");
+  EXPECT_EQ(disk["connected"], false);
+  EXPECT_TRUE(std::filesystem::exists(directory_.file("vm1.sock")));
+  EXPECT_EQ(ask_json("GET", "/v1/disks"), std::make_pair(200U, json::array({disk})));
+
+  EXPECT_EQ(ask_json("DELETE", "/v1/disks/vm1"), std::make_pair(200U, json({{"removed", "vm1"}})));
+  EXPECT_FALSE(std::filesystem::exists(directory_.file("vm1.sock")));
+  EXPECT_EQ(ask_error("GET", "/v1/disks/vm1"), std::make_pair(404U, std::string("there is no disk 'vm1'")));
+}
+
+TEST_F(Api, StatsWorkersVersion) {
+  options_.workers.workers = 2;
+  start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  BlkDriverOptions driver_options;
+  driver_options.socket_path = directory_.file("a.sock");
+  const auto driver = BlkDriver::create(driver_options);
+  ASSERT_TRUE(driver) << driver.error().message;
+  BlkDriverQueue& queue = (*driver)->queue(0);
+  const SharedBlock block = queue.buffer(0);
+  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = true};
+  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
+  queue.publish_and_kick();
+  BlkCompletion completion;
+  while (queue.reap({&completion, 1}) == 0) {
+    ASSERT_TRUE(queue.wait(clock_now() + Duration::seconds(10)));
+  }
+  const auto [status, stats] = ask_json("GET", "/v1/stats");
+  EXPECT_EQ(status, 200U);
+  EXPECT_EQ(stats[0]["name"], "a");
+  EXPECT_EQ(stats[0]["queues"][0]["requests"]["in"], 1);
+  EXPECT_EQ(stats[0]["queues"][0]["bytes_in"], 4096);
+  EXPECT_EQ(stats[0]["latency"]["read"]["count"], 1);
+  const json workers = ask_json("GET", "/v1/workers").second;
+  ASSERT_EQ(workers.size(), 2U);
+  EXPECT_EQ(workers[1]["index"], 1);
+  EXPECT_EQ(ask_json("GET", "/v1/version"), std::make_pair(200U, json({{"version", RINGWAY_VERSION}})));
+}
+
+TEST_F(Api, Resize) {
+  const std::string image = directory_.image("a.img", 1 << 20);
+  start({test_disk(image, directory_.file("a.sock"), "a")});
+  EXPECT_EQ(ask_json("POST", "/v1/disks/a/resize", R"({"size": "2M"})"),
+            std::make_pair(200U, json({{"name", "a"}, {"capacity", 2 << 20}})));
+  EXPECT_EQ(std::filesystem::file_size(image), 2U << 20U);
+  EXPECT_EQ(ask_json("POST", "/v1/disks/a/resize", R"({"size": 3145728})").second["capacity"], 3 << 20);
+  std::filesystem::resize_file(image, 4 << 20);
+  EXPECT_EQ(ask_json("POST", "/v1/disks/a/resize").second["capacity"], 4 << 20);
+  std::filesystem::resize_file(image, 5 << 20);
+  EXPECT_EQ(ask_json("POST", "/v1/disks/a/resize", R"({"size": 0})").second["capacity"], 5 << 20);
+
+  EXPECT_EQ(
+      ask_error("POST", "/v1/disks/a/resize", R"({"size": "big"})"),
+      std::make_pair(
+          400U, std::string("size: \"big\" is not allowed; give bytes, or a size such as \"2G\"; 0 or none only looks at "
+                            "the image again")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"bytes": 1})"),
+            std::make_pair(400U, std::string("unknown key 'bytes'; allowed: size")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"size": 1001})").first, 422U);
+  EXPECT_EQ(ask_error("POST", "/v1/disks/z/resize"), std::make_pair(404U, std::string("there is no disk 'z'")));
+}
+
+TEST_F(Api, ErrorsHaveTheRightStatus) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  EXPECT_EQ(ask_error("POST", "/v1/disks", "{"), std::make_pair(400U, std::string("the body is not a JSON object")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks", "[1]"), std::make_pair(400U, std::string("the body is not a JSON object")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks").first, 400U);
+  EXPECT_EQ(ask_error("POST", "/v1/disks", R"({"path": "rel.img", "socket": "/s"})").first, 400U);
+  EXPECT_EQ(ask_error("POST", "/v1/disks", add_body("a").dump()),
+            std::make_pair(409U, std::string("disk 'a': there is a disk of that name already; choose another name=")));
+  json missing = add_body("b");
+  missing["path"] = directory_.file("missing.img");
+  const auto [status, message] = ask_error("POST", "/v1/disks", missing.dump());
+  EXPECT_EQ(status, 422U);
+  EXPECT_THAT(message, HasSubstr("No such file or directory"));
+  EXPECT_EQ(ask_error("DELETE", "/v1/disks/zzz"), std::make_pair(404U, std::string("there is no disk 'zzz'")));
+  EXPECT_EQ(ask_error("GET", "/v2/disks").first, 404U);
+  EXPECT_EQ(ask_error("GET", "/").first, 404U);
+  EXPECT_EQ(ask_error("GET", "/v1/disks/").first, 404U);
+  EXPECT_EQ(ask_error("GET", "/v1/disks/a/resize"),
+            std::make_pair(405U, std::string("method not allowed here; allowed: POST")));
+  EXPECT_EQ(ask_error("PUT", "/v1/disks").first, 405U);
+  EXPECT_EQ(ask_error("POST", "/v1/stats").first, 405U);
+  EXPECT_EQ(ask_error("GET", "/v1/quit").first, 405U);
+  EXPECT_EQ(ask_error("POST", "/v1/disks/a/grow").first, 404U);
+}
+
+TEST_F(Api, AMethodThatIsNotAllowedTellsWhichAre) {
+  start();
+  const UniqueFd fd = connect_raw();
+  constexpr std::string_view kRequest = "PUT /v1/disks HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  ASSERT_EQ(send(fd.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kRequest.size()));
+  EXPECT_THAT(read_all(fd.get()), HasSubstr("Allow: GET, POST\r\n"));
+}
+
+TEST_F(Api, BodiesAreBounded) {
+  start();
+  EXPECT_EQ(ask_error("POST", "/v1/disks", std::string(kApiBodyBytesMax + 1, ' ')),
+            std::make_pair(413U, std::string("the body is larger than 65536 bytes")));
+  // Exactly as large is read (and is no object).
+  EXPECT_EQ(ask_error("POST", "/v1/disks", std::string(kApiBodyBytesMax, ' ')).first, 400U);
+}
+
+TEST_F(Api, HeadersAreBounded) {
+  start();
+  const UniqueFd fd = connect_raw();
+  const std::string request = "GET /v1/version HTTP/1.1\r\nHost: x\r\nX-Long: " + std::string(256U << 10U, 'x') + "\r\n\r\n";
+  static_cast<void>(send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL));
+  EXPECT_THAT(read_all(fd.get()), ::testing::Not(HasSubstr("200 OK")));
+  EXPECT_EQ(ask("GET", "/v1/version").status, 200U);
+}
+
+TEST_F(Api, GarbageIsAnsweredAndHarmsNobody) {
+  start();
+  using namespace std::string_view_literals;
+  for (const std::string_view garbage : {"\r\n\r\n"sv, "GET\r\n\r\n"sv, "\0\xff\x80 /// HTTP/9.9\r\n\r\n"sv,
+                                         "POST /v1/disks HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"sv}) {
+    const UniqueFd fd = connect_raw();
+    static_cast<void>(send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL));
+    shutdown(fd.get(), SHUT_WR);
+    read_all(fd.get());
+  }
+  EXPECT_EQ(ask("GET", "/v1/version").status, 200U);
+}
+
+TEST_F(Api, AClientThatStopsInTheMiddleHoldsNobodyUp) {
+  start();
+  const UniqueFd fd = connect_raw();
+  constexpr std::string_view kHalf = "POST /v1/disks HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{";
+  ASSERT_EQ(send(fd.get(), kHalf.data(), kHalf.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kHalf.size()));
+  EXPECT_EQ(ask("GET", "/v1/version").status, 200U);
+  EXPECT_EQ(host_->quit(), HostEnd::clean);
+}
+
+TEST_F(Api, ConnectionsAreBounded) {
+  start();
+  std::vector<UniqueFd> idle;
+  for (unsigned i = 0; i < kApiConnectionsMax; ++i) {
+    idle.push_back(connect_raw());
+  }
+  {
+    const UniqueFd surplus = connect_raw();
+    EXPECT_EQ(read_all(surplus.get()), "");  // closed
+  }
+  idle.pop_back();
+  // The place is free as soon as the daemon has seen the hang-up.
+  const Instant deadline = clock_now() + Duration::seconds(10);
+  Result<ApiReply> reply = api_request(options_.api_socket, "GET", "/v1/version");
+  while (!reply && clock_now() < deadline) {
+    reply = api_request(options_.api_socket, "GET", "/v1/version");
+  }
+  ASSERT_TRUE(reply) << reply.error().message;
+  EXPECT_EQ(reply->status, 200U);
+}
+
+TEST_F(Api, KeepAliveServesSeveralRequests) {
+  start();
+  const UniqueFd fd = connect_raw();
+  constexpr std::string_view kTwo =
+      "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/disks HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  ASSERT_EQ(send(fd.get(), kTwo.data(), kTwo.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kTwo.size()));
+  const std::string both = read_all(fd.get());
+  EXPECT_THAT(both, HasSubstr(RINGWAY_VERSION));
+  EXPECT_THAT(both, HasSubstr("[]"));
+}
+
+TEST_F(Api, RemovingAHungDiskIsAnsweredInTime) {
+  options_.stop_deadline = Duration::milliseconds(100);
+  DiskOptions hung = test_disk("ram:1M", directory_.file("a.sock"), "a");
+  hung.faults = "hang";
+  start({hung});
+  BlkDriverOptions driver_options;
+  driver_options.socket_path = directory_.file("a.sock");
+  const auto driver = BlkDriver::create(driver_options);
+  ASSERT_TRUE(driver) << driver.error().message;
+  BlkDriverQueue& queue = (*driver)->queue(0);
+  const SharedBlock block = queue.buffer(0);
+  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = true};
+  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
+  queue.publish_and_kick();
+  // The kick was seen when the worker counts it; only then is the request surely in flight.
+  while (host_->call([](Host& h) { return h.stats().front().stats.queues[0].kicks; }) == 0) {
+    std::this_thread::yield();
+  }
+  const auto [status, answer] = ask_json("DELETE", "/v1/disks/a");
+  EXPECT_EQ(status, 202U);
+  EXPECT_EQ(answer["removing"], "a");
+  EXPECT_EQ(ask_json("GET", "/v1/disks/a").second["state"], "removing");
+  EXPECT_EQ(host_->quit(), HostEnd::hung);
+}
+
+TEST_F(Api, QuitAnswersAndThenEnds) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  EXPECT_EQ(ask_json("POST", "/v1/quit"), std::make_pair(202U, json({{"quitting", true}})));
+  EXPECT_EQ(host_->join(), HostEnd::clean);
+  EXPECT_FALSE(std::filesystem::exists(options_.api_socket));
+  EXPECT_FALSE(std::filesystem::exists(directory_.file("a.sock")));
+}
+
+TEST_F(Api, TheSocketIsTheOwnersAlone) {
+  start();
+  struct stat status{};
+  ASSERT_EQ(stat(options_.api_socket.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+  EXPECT_EQ(status.st_uid, geteuid());
+}
+
+TEST_F(Api, AStrangerIsTurnedAwayEvenWhereTheModeLetsHimIn) {
+  if (geteuid() != 0) {
+    GTEST_SKIP() << "only root can play another user";
+  }
+  start();
+  std::filesystem::permissions(options_.api_socket, std::filesystem::perms::all);
+  std::filesystem::permissions(directory_.file("."), std::filesystem::perms::all);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  const pid_t child = fork();
+  if (child == 0) {
+    // Only async-signal-safe calls until the user has changed; the process has other threads.
+    if (setresuid(65534, 65534, 65534) != 0) {
+      _exit(1);
+    }
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, options_.api_socket.data(), options_.api_socket.size());
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      _exit(2);
+    }
+    char buffer[2048];
+    ssize_t got = 0;
+    while ((got = read(fd, buffer, sizeof buffer)) > 0) {
+      if (write(writing.get(), buffer, static_cast<std::size_t>(got)) != got) {
+        _exit(3);
+      }
+    }
+    _exit(0);
+  }
+  writing.reset();
+  std::string said;
+  char buffer[2048];
+  for (ssize_t got = 0; (got = read(reading.get(), buffer, sizeof buffer)) > 0;) {
+    said.append(buffer, static_cast<std::size_t>(got));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_THAT(said, HasSubstr("HTTP/1.1 403 Forbidden\r\n"));
+  EXPECT_THAT(said, HasSubstr("only root and the user that the daemon runs as (uid 0) may use this API"));
+}
+
+TEST_F(Api, TwoInstancesDoNotShareASocket) {
+  start();
+  TestHost second(options_);
+  ASSERT_FALSE(second.started());
+  EXPECT_EQ(second.started().error().message,
+            "local API: socket " + options_.api_socket + " is in use: another process holds " + options_.api_socket +
+                ".lock; choose another path for the API, or run without one (--api <path>, --api off)");
+  // The first is as it was.
+  EXPECT_EQ(ask("GET", "/v1/version").status, 200U);
+}
+
+TEST_F(Api, AStaleSocketIsReplaced) {
+  {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, options_.api_socket.data(), options_.api_socket.size());
+    const UniqueFd dead(socket(AF_UNIX, SOCK_STREAM, 0));
+    ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  }
+  start();
+  EXPECT_EQ(ask("GET", "/v1/version").status, 200U);
+}
+
+TEST_F(Api, WhatIsNoSocketIsLeftAlone) {
+  directory_.image("api.sock", 5);
+  TestHost host(options_);
+  ASSERT_FALSE(host.started());
+  EXPECT_THAT(host.started().error().message, HasSubstr("exists and is not a socket"));
+  EXPECT_EQ(std::filesystem::file_size(options_.api_socket), 5U);
+}
+
+TEST_F(Api, PathsThatCannotBeAreNamed) {
+  options_.api_socket = directory_.file(std::string(120, 'x'));
+  const TestHost long_path(options_);
+  ASSERT_FALSE(long_path.started());
+  EXPECT_THAT(long_path.started().error().message, HasSubstr("bytes, 1 to 107 are possible"));
+  options_.api_socket = directory_.file("missing/api.sock");
+  const TestHost no_directory(options_);
+  ASSERT_FALSE(no_directory.started());
+  EXPECT_THAT(no_directory.started().error().message, HasSubstr("check that the directory exists and is writable"));
+}
+
+TEST(ApiClient, SaysThatNobodyAnswers) {
+  const TestDirectory directory;
+  const Result<ApiReply> reply = api_request(directory.file("none.sock"), "GET", "/v1/disks");
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().message, "no ringway answers at '" + directory.file("none.sock") +
+                                       "'; start one with `ringway serve`, or name its socket with --api");
+}
+
+}  // namespace
+}  // namespace ringway

@@ -1,0 +1,55 @@
+// From an operator's words to options: the --disk syntax, the configuration file (TOML) and the JSON of the local API, which
+// share one table of keys.
+//
+// Pure but for load_config(), which reads a file. Every error names the key, the value, and what is allowed; in TOML also
+// the line and the column. An unknown key is refused, with the key that was probably meant.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/time.hpp"
+#include "control/disk_options.hpp"
+#include "control/host.hpp"
+
+namespace ringway {
+
+// Everything that `ringway serve` takes from its configuration file. The command line overrides and adds.
+struct ServeConfig {
+  WorkerPoolOptions workers;
+  std::string api_socket;  // empty: the default path; "off": none
+  Duration stop_deadline = limits::kStopDeadline;
+  std::vector<DiskOptions> disks;
+};
+
+// "path=disk.img,socket=/run/vm1.sock,queues=4,ro": keys separated by commas; a comma within a value is written twice. A
+// switch may stand alone (`ro`) or with on or off (`direct=off`).
+[[nodiscard]] Result<DiskOptions> parse_disk(std::string_view text);
+
+// {"path": "/srv/disk.img", "socket": "/run/vm1.sock", "queues": 4, "ro": true}. The paths must be absolute, since the
+// daemon's working directory means nothing to a client.
+[[nodiscard]] Result<DiskOptions> disk_from_json(const nlohmann::json& object);
+// The keys that differ from their defaults, so that disk_from_json() gives the same options again.
+[[nodiscard]] nlohmann::json disk_to_json(const DiskOptions& disk);
+
+// `file` only names the text in errors.
+[[nodiscard]] Result<ServeConfig> parse_config(std::string_view toml_text, const std::string& file);
+[[nodiscard]] Result<ServeConfig> load_config(const std::string& path);
+
+// "0,2,4-7"
+[[nodiscard]] Result<std::vector<int>> parse_cpus(std::string_view text);
+// "5s", "500ms", "50us", "200ns"
+[[nodiscard]] Result<Duration> parse_duration(std::string_view text);
+// "auto", "io_uring", "epoll"
+[[nodiscard]] Result<LoopEngine> parse_loop_engine(std::string_view text);
+
+// The keys of a disk with what each takes and does, one a line: for --help.
+[[nodiscard]] std::string disk_keys_help();
+
+// The one of `known` that `word` is probably a slip of, as " (did you mean 'queues'?)"; empty when none is near.
+[[nodiscard]] std::string suggestion(std::string_view word, const std::vector<std::string_view>& known);
+
+}  // namespace ringway

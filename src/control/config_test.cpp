@@ -1,0 +1,246 @@
+#include "control/config.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ringway {
+namespace {
+
+std::string error_of(const auto& result) {
+  return result ? "(no error)" : result.error().message;
+}
+
+TEST(DiskText, EveryKeyReachesItsMember) {
+  const Result<DiskOptions> disk = parse_disk(
+      "path=/srv/a.img,socket=/run/a.sock,name=vm1-root,queues=4,ro,serial=ABC "
+      "123,engine=threads,connect,direct=off,packed=off,in-order,"
+      "inband,write-cache=off,block-size=4096,mode=0660,faults=eio=1/100");
+  ASSERT_TRUE(disk) << disk.error().message;
+  DiskOptions expected;
+  expected.path = "/srv/a.img";
+  expected.socket = "/run/a.sock";
+  expected.name = "vm1-root";
+  expected.queues = 4;
+  expected.read_only = true;
+  expected.serial = "ABC 123";
+  expected.engine = BlkEngine::threads;
+  expected.connect = true;
+  expected.direct = false;
+  expected.packed = false;
+  expected.in_order = true;
+  expected.inband = true;
+  expected.write_cache = false;
+  expected.block_bytes = 4096;
+  expected.mode = 0660;
+  expected.faults = "eio=1/100";
+  EXPECT_EQ(*disk, expected);
+}
+
+TEST(DiskText, WhatIsNotGivenKeepsItsDefault) {
+  const Result<DiskOptions> disk = parse_disk("path=a.img,socket=a.sock");
+  ASSERT_TRUE(disk) << disk.error().message;
+  DiskOptions expected;
+  expected.path = "a.img";
+  expected.socket = "a.sock";
+  EXPECT_EQ(*disk, expected);
+}
+
+TEST(DiskText, TwoCommasAreOneOfTheValue) {
+  const Result<DiskOptions> disk = parse_disk("path=a,,b.img,socket=s,faults=short=1/3,,eio=1/100,,hang@1M,ro");
+  ASSERT_TRUE(disk) << disk.error().message;
+  EXPECT_EQ(disk->path, "a,b.img");
+  EXPECT_EQ(disk->faults, "short=1/3,eio=1/100,hang@1M");
+  EXPECT_TRUE(disk->read_only);
+}
+
+TEST(DiskText, AValueMayHaveEqualsSigns) {
+  const Result<DiskOptions> disk = parse_disk("path=a=b.img,socket=s");
+  ASSERT_TRUE(disk) << disk.error().message;
+  EXPECT_EQ(disk->path, "a=b.img");
+}
+
+TEST(DiskText, EachErrorNamesKeyValueAndWhatIsAllowed) {
+  constexpr std::string_view kKeys =
+      "path, socket, name, queues, ro, serial, engine, connect, direct, packed, in-order, inband, write-cache, block-size, "
+      "mode, faults";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "'' has an empty part; separate key=value pairs by single commas"},
+      {"path=a,socket=s,", "'path=a,socket=s,' has an empty part; separate key=value pairs by single commas"},
+      {"=a", "'=a' has no key; write key=value"},
+      {"socket=s", "a disk needs path=<image>: a file, a block device, ram:<size> or null:<size>"},
+      {"path=a", "the disk 'a' needs socket=<path>, the Unix socket where the VMM finds it"},
+      {"path=a,socket=s,queue=2", fmt::format("unknown key 'queue' of a disk (did you mean 'queues'?); allowed: {}", kKeys)},
+      {"path=a,socket=s,bananas=2", fmt::format("unknown key 'bananas' of a disk; allowed: {}", kKeys)},
+      {"path=a,socket=s,queues", "queues: a value is missing; give queues=<value>, a number from 1 to 64"},
+      {"path=a,socket=s,queues=0", "queues: '0' is not allowed; give a number from 1 to 64"},
+      {"path=a,socket=s,queues=65", "queues: '65' is not allowed; give a number from 1 to 64"},
+      {"path=a,socket=s,queues=-1", "queues: '-1' is not allowed; give a number from 1 to 64"},
+      {"path=a,socket=s,queues=4x", "queues: '4x' is not allowed; give a number from 1 to 64"},
+      {"path=a,socket=s,ro=maybe", "ro: 'maybe' is not allowed; give on or off"},
+      {"path=a,socket=s,ro,ro=off", "'ro' is given twice"},
+      {"path=,socket=s", "path: '' is not allowed; give a file, a block device, ram:<size> or null:<size>"},
+      {"path=a,socket=s,serial=123456789012345678901",
+       "serial: '123456789012345678901' is not allowed; give 1 to 20 printable ASCII characters"},
+      {"path=a,socket=s,engine=fast", "engine: 'fast' is not allowed; give auto, io_uring, threads or inline"},
+      {"path=a,socket=s,block-size=1000", "block-size: '1000' is not allowed; give a power of two from 512 to 65536"},
+      {"path=a,socket=s,block-size=256", "block-size: '256' is not allowed; give a power of two from 512 to 65536"},
+      {"path=a,socket=s,mode=0999",
+       "mode: '0999' is not allowed; give octal permissions from 0600 to 0777 that let the owner read and write"},
+      {"path=a,socket=s,mode=0060",
+       "mode: '0060' is not allowed; give octal permissions from 0600 to 0777 that let the owner read and write"},
+      {"path=a,socket=s,name=a/b",
+       "name: 'a/b' is not allowed; give 1 to 64 letters, digits, '-', '_' and '.', not starting with '.'"},
+      {"path=a,socket=s,name=..",
+       "name: '..' is not allowed; give 1 to 64 letters, digits, '-', '_' and '.', not starting with '.'"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(error_of(parse_disk(text)), message) << text;
+  }
+}
+
+TEST(DiskJson, TheKeysAreThoseOfTheCommandLine) {
+  const auto object = nlohmann::json::parse(
+      R"({"path": "/a.img", "socket": "/s", "queues": 3, "ro": true, "mode": "0660", "block-size": 4096, "write-cache": false})");
+  const Result<DiskOptions> disk = disk_from_json(object);
+  ASSERT_TRUE(disk) << disk.error().message;
+  EXPECT_EQ(*disk, *parse_disk("path=/a.img,socket=/s,queues=3,ro,mode=0660,block-size=4096,write-cache=off"));
+}
+
+TEST(DiskJson, GoesThereAndBack) {
+  for (const char* text :
+       {"path=/a,socket=/s", "path=ram:64M,socket=/s,ro,queues=7,engine=inline,in-order,direct=off",
+        "path=/a,,b,socket=/"
+        "s,name=x,serial=y,connect,packed=off,inband,write-cache=off,block-size=512,mode=0777,faults=z"}) {
+    const Result<DiskOptions> disk = parse_disk(text);
+    ASSERT_TRUE(disk) << disk.error().message;
+    const Result<DiskOptions> again = disk_from_json(disk_to_json(*disk));
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(*again, *disk);
+  }
+}
+
+TEST(DiskJson, ErrorsNameTheKey) {
+  const std::vector<std::pair<const char*, std::string>> cases = {
+      {"[]", R"(a disk is a JSON object such as {"path": "/srv/disk.img", "socket": "/run/vm1-disk.sock"})"},
+      {R"({"path": null})", "path: give a string, a whole number, or true or false"},
+      {R"({"queues": 1.5})", "queues: give a string, a whole number, or true or false"},
+      {R"({"queues": -3})", "queues: '-3' is not allowed; give a number from 1 to 64"},
+      {R"({"path": "a.img", "socket": "/s"})",
+       "path: 'a.img' is not allowed; give an absolute path: the daemon doesn't share your working directory"},
+      {R"({"path": "/a.img", "socket": "s"})",
+       "socket: 's' is not allowed; give an absolute path: the daemon doesn't share your working directory"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(error_of(disk_from_json(nlohmann::json::parse(text))), message) << text;
+  }
+}
+
+TEST(Toml, AllOfIt) {
+  const Result<ServeConfig> config = parse_config(R"(
+stop-deadline = "750ms"
+[workers]
+count = 2
+cpus = [2, "4-5"]
+poll = "fixed=50us"
+engine = "epoll"
+[api]
+socket = "/run/other.sock"
+[[disk]]
+path = "/srv/a.img"
+socket = "/run/a.sock"
+queues = 4
+ro = true
+mode = 0o660
+[[disk]]
+path = "null:1G"
+socket = "/run/b.sock"
+write-cache = false
+)",
+                                                  "host.toml");
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_EQ(config->stop_deadline, Duration::milliseconds(750));
+  EXPECT_EQ(config->workers.workers, 2U);
+  EXPECT_EQ(config->workers.cpus, (std::vector<int>{2, 4, 5}));
+  EXPECT_EQ(config->workers.poll, "fixed=50us");
+  EXPECT_EQ(config->workers.engine, LoopEngine::epoll);
+  EXPECT_EQ(config->api_socket, "/run/other.sock");
+  ASSERT_EQ(config->disks.size(), 2U);
+  EXPECT_EQ(config->disks[0], *parse_disk("path=/srv/a.img,socket=/run/a.sock,queues=4,ro,mode=0660"));
+  EXPECT_EQ(config->disks[1], *parse_disk("path=null:1G,socket=/run/b.sock,write-cache=off"));
+}
+
+TEST(Toml, AnEmptyFileIsTheDefaults) {
+  const Result<ServeConfig> config = parse_config("", "host.toml");
+  ASSERT_TRUE(config) << config.error().message;
+  EXPECT_TRUE(config->disks.empty());
+  EXPECT_EQ(config->workers.workers, 1U);
+  EXPECT_EQ(config->stop_deadline, limits::kStopDeadline);
+}
+
+TEST(Toml, EachErrorNamesLineAndColumn) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[workers]\ncuont = 2\n",
+       "h.toml:2:1: unknown key 'cuont' in [workers] (did you mean 'count'?); allowed: count, cpus, poll, engine"},
+      {"[worker]\n",
+       "h.toml:1:2: unknown key 'worker' at the top level (did you mean 'workers'?); allowed: workers, api, stop-deadline, "
+       "disk"},
+      {"[workers]\n\ncount = 0\n", "h.toml:3:9: count: '0' is not allowed; give a number from 1 to 256"},
+      {"[workers]\ncpus = \"a\"\n", "h.toml:2:8: cpus: 'a' is not allowed; give CPU numbers such as 0,2 or 4-7"},
+      {"[workers]\nengine = 'uring'\n", "h.toml:2:10: engine: 'uring' is not allowed; give auto, io_uring or epoll"},
+      {"workers = 3\n", "h.toml:1:11: 'workers' must be a table, written as [workers]"},
+      {"[api]\nsocket = ''\n", "h.toml:2:10: socket: '' is not allowed; give the path of a Unix socket, or \"off\""},
+      {"[disk]\npath = 'a'\n", "h.toml:1:1: disks are written as [[disk]], with two brackets, once for each disk"},
+      {"[[disk]]\npath = 'a'\nsocket = 's'\nqueues = 99\n",
+       "h.toml:4:10: queues: '99' is not allowed; give a number from 1 to 64"},
+      {"[[disk]]\npath = 'a'\nsocket = 1.5\n", "h.toml:3:10: socket: give a string, a whole number, or true or false"},
+      {"[[disk]]\npath = 'a'\n", "h.toml:1:1: the disk 'a' needs socket=<path>, the Unix socket where the VMM finds it"},
+      {"stop-deadline = '5'\n",
+       "h.toml:1:17: stop-deadline: '5' is not allowed; give a number with its unit, such as 5s, 500ms or 50us"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(error_of(parse_config(text, "h.toml")), message) << text;
+  }
+  // The parser's own words, so only the place is asserted.
+  EXPECT_TRUE(error_of(parse_config("[workers]\ncount = = 2\n", "h.toml")).starts_with("h.toml:2:9: "));
+}
+
+TEST(Toml, AMissingFileIsNamed) {
+  EXPECT_EQ(error_of(load_config("/nonexistent/host.toml")),
+            "can't open the configuration file '/nonexistent/host.toml': No such file or directory");
+}
+
+TEST(Words, Cpus) {
+  EXPECT_EQ(*parse_cpus("0"), (std::vector<int>{0}));
+  EXPECT_EQ(*parse_cpus("3,1,4-6"), (std::vector<int>{3, 1, 4, 5, 6}));
+  for (const char* bad : {"", ",", "1,", "-1", "2-1", "1-", "x", "0-99999", "1 2"}) {
+    EXPECT_EQ(error_of(parse_cpus(bad)), fmt::format("'{}' is not allowed; give CPU numbers such as 0,2 or 4-7", bad));
+  }
+}
+
+TEST(Words, Durations) {
+  EXPECT_EQ(*parse_duration("5s"), Duration::seconds(5));
+  EXPECT_EQ(*parse_duration("250ms"), Duration::milliseconds(250));
+  EXPECT_EQ(*parse_duration("50us"), Duration::microseconds(50));
+  EXPECT_EQ(*parse_duration("7ns"), Duration::nanoseconds(7));
+  EXPECT_EQ(*parse_duration("0s"), Duration{});
+  for (const char* bad : {"", "5", "s", "-5s", "5 s", "1.5s", "99999999999999s", "5m"}) {
+    EXPECT_EQ(error_of(parse_duration(bad)),
+              fmt::format("'{}' is not allowed; give a number with its unit, such as 5s, 500ms or 50us", bad));
+  }
+}
+
+TEST(Words, DefaultNames) {
+  EXPECT_EQ(default_disk_name("/srv/vm1.img"), "vm1");
+  EXPECT_EQ(default_disk_name("disk"), "disk");
+  EXPECT_EQ(default_disk_name("/dev/vg0/my data"), "my-data");
+  EXPECT_EQ(default_disk_name("ram:64M"), "ram");
+  EXPECT_EQ(default_disk_name("null:1G"), "null");
+  EXPECT_EQ(default_disk_name("/"), "disk");
+  EXPECT_EQ(default_disk_name("/srv/.hidden"), "hidden");
+  EXPECT_TRUE(is_disk_name(default_disk_name("/srv/" + std::string(200, 'x') + ".img")));
+}
+
+}  // namespace
+}  // namespace ringway

@@ -1,0 +1,132 @@
+// The whole daemon as one object: a control loop, workers, and disks by name. `ringway serve` is a thin shell around it; a
+// VMM that wants its back-end inside the process can use it in the same way.
+//
+// Threads: create(), run() and every call but executor().post() and quit() belong to one thread, the control thread. It
+// never waits: images are opened by short-lived threads, sockets are non-blocking, and what needs workers is answered later.
+// Other threads reach the host by executor().post().
+//
+// Life: create → add_disks / add_disk … → run() until quit() → destroy. quit() drains: every endpoint stops accepting and
+// closes its session, every device waits for its requests in flight. A store that hangs can't be waited for (the kernel may
+// write into guest memory at any later time, hard limit of direct I/O), so run() then ends with HostEnd::hung after the stop
+// deadline, and the memory and the threads behind that disk are given up, never freed: the process should end soon.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/limits.hpp"
+#include "base/result.hpp"
+#include "control/disk_options.hpp"
+#include "device/blk_device.hpp"
+#include "loop/executor.hpp"
+#include "loop/loop.hpp"
+#include "worker/worker_pool.hpp"
+
+namespace ringway {
+
+inline constexpr std::uint32_t kWorkersMax = 256;
+
+struct HostOptions {
+  WorkerPoolOptions workers;
+  Duration stop_deadline = limits::kStopDeadline;  // of one ring (GET_VRING_BASE) and of the drain at the end
+  // SIGTERM, SIGINT, SIGHUP: drain; the second one: end at once. SIGUSR1: on_report. Blocks them in the calling thread, and
+  // so in all threads that it starts. An embedding process leaves this off.
+  bool handle_signals = false;
+  // Path of the local API's socket; empty: none. It is served from the first turn of run() on.
+  std::string api_socket;
+  // Called on SIGUSR1 with Host::stats_report(); without it the report goes to the log.
+  std::function<void(const std::string& report)> on_report;
+};
+
+enum class DiskState : std::uint8_t { opening, serving, removing };
+[[nodiscard]] const char* to_string(DiskState state) noexcept;
+
+struct DiskStatus {
+  DiskOptions options;  // with its name
+  DiskState state = DiskState::opening;
+  BlkStoreInfo store;         // valid unless opening, and
+  std::string engine_reason;  // why this engine, and
+  std::string serial;
+  bool connected = false;
+  std::uint64_t sessions = 0;
+  std::uint64_t acked_features = 0;
+};
+
+struct DiskStats {
+  std::string name;
+  BlkDeviceStats stats;
+};
+
+// How a request to the host failed, for who has to tell a client's fault from the environment's (the API's status codes).
+enum class HostRefusal : std::uint8_t {
+  not_found,     // no disk of that name
+  conflict,      // the name or the socket is taken, or the disk is being opened or removed
+  not_possible,  // the environment said no: the text says what and why
+  ending,        // quit() was called
+  pending,       // not refused: it goes on, but takes longer than the stop deadline
+};
+struct HostError {
+  HostRefusal refusal = HostRefusal::not_possible;
+  std::string message;
+};
+template <typename T = void>
+using HostResult = std::expected<T, HostError>;
+
+enum class HostEnd : std::uint8_t {
+  clean,   // all drained
+  hung,    // a store didn't answer within the stop deadline; each such disk was named in the log
+  forced,  // the second signal, or quit_now()
+};
+
+class Host {
+ public:
+  // Raises RLIMIT_NOFILE to its hard limit, ignores SIGPIPE, installs the SIGBUS handler, starts the workers.
+  // Errors: as WorkerPool::create; the API's socket is taken by another instance or can't be made.
+  [[nodiscard]] static Result<std::unique_ptr<Host>> create(HostOptions options);
+  // Quits and drains first if run() hasn't done so.
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  [[nodiscard]] Executor& executor() noexcept;
+  [[nodiscard]] Loop& loop() noexcept;
+
+  // Before run(): opens all images first and only then makes the sockets, so that no front-end can connect to a host that is
+  // about to fail; all or none. Blocks on slow storage.
+  [[nodiscard]] Result<> add_disks(std::vector<DiskOptions> disks);
+  // Opens the image on a thread of its own; `done` is called on the control thread with the disk's name.
+  void add_disk(DiskOptions disk, std::move_only_function<void(HostResult<std::string>)> done);
+  // The socket disappears and the session ends at once; `done` when nothing of the disk is left, or with
+  // HostRefusal::pending when that takes longer than the stop deadline (the removal goes on).
+  void remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done);
+  // `bytes` = 0: only looks at the image again. Returns the new capacity.
+  [[nodiscard]] HostResult<std::uint64_t> resize_disk(const std::string& name, std::uint64_t bytes);
+
+  [[nodiscard]] std::vector<DiskStatus> disks() const;  // by name
+  [[nodiscard]] HostResult<DiskStatus> disk(const std::string& name) const;
+  [[nodiscard]] std::vector<DiskStats> stats() const;  // of what is being served or removed, by name
+  [[nodiscard]] std::vector<WorkerStats> worker_stats() const;
+  [[nodiscard]] const WorkerPool& workers() const noexcept;
+  // The tables for people: per disk and queue, and the workers. After run() it holds the final counts.
+  [[nodiscard]] std::string stats_report() const;
+
+  // Serves until quit().
+  [[nodiscard]] HostEnd run();
+  // Any thread. Drains; run() returns after that. A second call does nothing.
+  void quit(std::string reason);
+  // Any thread. run() returns without draining.
+  void quit_now(std::string reason);
+  [[nodiscard]] bool ending() const noexcept;  // control thread
+
+ private:
+  class Daemon;
+  explicit Host(std::unique_ptr<Daemon> daemon);
+
+  std::unique_ptr<Daemon> daemon_;
+};
+
+}  // namespace ringway

@@ -1,0 +1,98 @@
+#include "control/report.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ringway {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Report, Bytes) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1024), "1.0 KiB");
+  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
+  EXPECT_EQ(bytes_text(std::uint64_t{10} << 30U), "10.0 GiB");
+  EXPECT_EQ(bytes_text(UINT64_MAX), "16384.0 PiB");
+}
+
+TEST(Report, Times) {
+  EXPECT_EQ(time_text(0), "0 ns");
+  EXPECT_EQ(time_text(999), "999 ns");
+  EXPECT_EQ(time_text(1'000), "1.00 us");
+  EXPECT_EQ(time_text(12'345), "12.3 us");
+  EXPECT_EQ(time_text(123'456), "123 us");
+  EXPECT_EQ(time_text(4'560'000), "4.56 ms");
+  EXPECT_EQ(time_text(1'200'000'000), "1.20 s");
+}
+
+DiskStats two_queues() {
+  DiskStats disk;
+  disk.name = "vm1";
+  disk.stats.queues.resize(2);
+  BlkDeviceStats::Queue& queue = disk.stats.queues[0];
+  queue.running = true;
+  queue.enabled = true;
+  queue.requests[static_cast<std::size_t>(BlkOpcode::in)] = 90;
+  queue.failed[static_cast<std::size_t>(BlkOpcode::out)] = 6;
+  queue.refused[static_cast<std::size_t>(BlkRefusal::out_of_range)] = 4;
+  queue.batches = 10;
+  queue.bytes_in = 90 * 4096;
+  queue.kicks = 5;
+  disk.stats.queues[1].index = 1;
+  disk.stats.queues[1].worker = 1;
+  disk.stats.queues[1].broken = true;
+  disk.stats.queues[1].ring_faults = 1;
+  disk.stats.read.count = 90;
+  disk.stats.read.p50 = Duration::microseconds(10);
+  disk.stats.read.p99 = Duration::microseconds(20);
+  disk.stats.read.p999 = Duration::microseconds(30);
+  disk.stats.read.maximum = Duration::microseconds(40);
+  return disk;
+}
+
+TEST(Report, StatsTable) {
+  const std::string table = stats_table(nlohmann::json::array({disk_stats_json(two_queues())}));
+  EXPECT_EQ(
+      table,
+      "disk 'vm1'\n"
+      "  queue  worker    state       read  written  in  out  flush  get_id  discard  write_zeroes  secure_erase  failed  "
+      "refused\n"
+      "  0           0  running  360.0 KiB      0 B  90    0      0       0        0             0             0       6    "
+      "    4\n"
+      "  1           1   broken        0 B      0 B   0    0      0       0        0             0             0       0    "
+      "    0\n"
+      "  queue  kicks  calls  suppressed  dropped  ring faults  lost kicks  batches  mean batch  starved  memory lost\n"
+      "  0          5      0           0        0            0           0       10        10.0        0            0\n"
+      "  1          0      0           0        0            1           0        0           -        0            0\n"
+      "  latency  count      p50      p99    p99.9      max\n"
+      "  read        90  10.0 us  20.0 us  30.0 us  40.0 us\n"
+      "  failed: out 6\n"
+      "  refused: out_of_range 4\n");
+}
+
+TEST(Report, EveryRefusalHasAName) {
+  const nlohmann::json refused = disk_stats_json(two_queues())["queues"][0]["refused"];
+  EXPECT_EQ(refused.size(), kBlkRefusals - 1);
+  EXPECT_FALSE(refused.contains("unknown"));
+}
+
+TEST(Report, TablesBearAnyJson) {
+  for (const char* text :
+       {"null", "[]", "{}", "[1]", "[null]", "[[]]", R"([{"queues": 3}])", R"([{"queues": [1, "x", {}], "latency": 7}])",
+        R"([{"name": 5, "queues": [{"requests": [], "failed": "x", "refused": {"a": -1}}]}])", "\"x\""}) {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    EXPECT_NO_THROW({
+      static_cast<void>(stats_table(json));
+      static_cast<void>(disks_table(json));
+      static_cast<void>(workers_table(json));
+    }) << text;
+  }
+  EXPECT_THAT(disks_table(nlohmann::json::parse("[{}]")), HasSubstr("-"));
+}
+
+}  // namespace
+}  // namespace ringway
