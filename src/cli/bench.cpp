@@ -1,0 +1,224 @@
+// `ringway bench blk`: the block workload against any back-end's socket, or against ourselves.
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <iostream>
+
+#include "bench/blk_bench.hpp"
+#include "cli/commands.hpp"
+#include "cli/self_host.hpp"
+#include "control/config.hpp"
+
+namespace ringway::cli {
+namespace {
+
+struct Arguments {
+  std::string socket;
+  bool self = false;
+  std::string store = "null:1G";
+  std::string mix = "read";
+  std::string block_size = "4K", offset, range;
+  std::string runtime = "5s", warm_up = "500ms";
+  std::string wait = "poll";
+  std::string pages = "4K";
+  std::string driver_cpus, worker_cpus;
+  std::string poll = "never", loop = "auto", engine = "auto";
+  bool sequential = false;
+  bool no_indirect = false;
+  bool no_event_index = false;
+  BlkBenchOptions bench;
+};
+
+Result<std::uint32_t> parse_mix(const std::string& text) {
+  if (text == "read") {
+    return 100;
+  }
+  if (text == "write") {
+    return 0;
+  }
+  if (text.starts_with("mix=")) {
+    const Result<std::vector<int>> percent = parse_cpus(text.substr(4));  // one whole number
+    if (percent && percent->size() == 1 && percent->front() <= 100) {
+      return static_cast<std::uint32_t>(percent->front());
+    }
+  }
+  return fail(fmt::format("--workload: '{}' is not allowed; give read, write, or mix=70 (per cent of reads)", text));
+}
+
+Result<MemoryPages> parse_pages(const std::string& text) {
+  if (text == "4K") {
+    return MemoryPages::small;
+  }
+  if (text == "transparent") {
+    return MemoryPages::transparent;
+  }
+  if (text == "2M") {
+    return MemoryPages::huge;
+  }
+  return fail(
+      fmt::format("--pages: '{}' is not allowed; give 4K, transparent (huge pages if they come) or 2M (hugetlbfs)", text));
+}
+
+std::vector<int> allowed_cpus() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) {
+        cpus.push_back(cpu);
+      }
+    }
+  }
+  return cpus;
+}
+
+Result<BlkBenchOptions> bench_options(const Arguments& arguments) {
+  BlkBenchOptions options = arguments.bench;
+  options.socket_path = arguments.socket;
+  options.pattern = arguments.sequential ? BlkBenchPattern::sequential : BlkBenchPattern::random;
+  options.indirect = !arguments.no_indirect;
+  options.event_index = !arguments.no_event_index;
+  options.sleeping = arguments.wait == "sleep";
+  RW_TRY_ASSIGN(options.read_percent, parse_mix(arguments.mix));
+  RW_TRY_ASSIGN(options.pages, parse_pages(arguments.pages));
+  RW_TRY_ASSIGN(const std::uint64_t block, of_option("--block-size", parse_size(arguments.block_size)));
+  if (block == 0 || block > (std::uint64_t{64} << 20U)) {
+    return fail(fmt::format("--block-size: '{}' is not allowed; give 512 to 64M", arguments.block_size));
+  }
+  options.block_bytes = static_cast<std::uint32_t>(block);
+  RW_TRY_ASSIGN(options.runtime, of_option("--time", parse_duration(arguments.runtime)));
+  RW_TRY_ASSIGN(options.warm_up, of_option("--warm-up", parse_duration(arguments.warm_up)));
+  if (!arguments.offset.empty()) {
+    RW_TRY_ASSIGN(options.offset_bytes, of_option("--offset", parse_size(arguments.offset)));
+  }
+  if (!arguments.range.empty()) {
+    RW_TRY_ASSIGN(options.range_bytes, of_option("--range", parse_size(arguments.range)));
+  }
+  if (!arguments.driver_cpus.empty()) {
+    RW_TRY_ASSIGN(options.driver_cpus, of_option("--cpus", parse_cpus(arguments.driver_cpus)));
+  }
+  return options;
+}
+
+Result<SelfHostOptions> self_options(const Arguments& arguments, BlkBenchOptions& bench) {
+  SelfHostOptions options;
+  options.disk.path = arguments.store;
+  options.disk.name = "self";
+  options.disk.queues = bench.queues;
+  options.disk.packed = true;
+  options.disk.in_order = bench.in_order;
+  RW_TRY_ASSIGN(options.disk.engine, of_option("--engine", parse_blk_engine(arguments.engine)));
+  RW_TRY_ASSIGN(options.workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
+  options.workers.poll = arguments.poll;
+  // Driver and worker apart, where there are two CPUs: the last is the worker's, since the first tends to have the
+  // interrupts.
+  const std::vector<int> cpus = allowed_cpus();
+  if (!arguments.worker_cpus.empty()) {
+    RW_TRY_ASSIGN(options.workers.cpus, of_option("--worker-cpus", parse_cpus(arguments.worker_cpus)));
+  } else if (cpus.size() > 1) {
+    options.workers.cpus = {cpus.back()};
+  }
+  options.workers.workers = static_cast<std::uint32_t>(std::max<std::size_t>(1, options.workers.cpus.size()));
+  if (bench.driver_cpus.empty() && cpus.size() > 1) {
+    bench.driver_cpus.assign(cpus.begin(), cpus.end() - 1);
+  }
+  return options;
+}
+
+int bench_blk(const Arguments& arguments) {
+  if (arguments.self == !arguments.socket.empty()) {
+    print_error("bench blk: give either --socket <path> of a back-end, or --self");
+    return kExitUsage;
+  }
+  Result<BlkBenchOptions> options = bench_options(arguments);
+  if (!options) {
+    print_error(options.error().message);
+    return kExitUsage;
+  }
+  std::unique_ptr<SelfHost> self;
+  if (arguments.self) {
+    const Result<SelfHostOptions> host = self_options(arguments, *options);
+    if (!host) {
+      print_error(host.error().message);
+      return kExitUsage;
+    }
+    Result<std::unique_ptr<SelfHost>> started = SelfHost::start(*host);
+    if (!started) {
+      print_error(started.error().message);
+      return kExitFailure;
+    }
+    self = std::move(*started);
+    options->socket_path = self->socket_path();
+    options->backend_pid = self->pid();
+  }
+  return run_blk_bench(*options, std::cout);
+}
+
+void add_workload_options(CLI::App& blk, Arguments& arguments) {
+  BlkBenchOptions& bench = arguments.bench;
+  blk.add_option("--workload", arguments.mix,
+                 "read, write, or mix=70 (per cent of reads); writes destroy the disk's contents")
+      ->capture_default_str();
+  blk.add_flag("--sequential", arguments.sequential, "Sequential instead of random");
+  blk.add_option("--block-size,-b", arguments.block_size, "Of one request")->capture_default_str();
+  blk.add_option("--segments", bench.segments, "Buffers that a request's data is split into")->capture_default_str();
+  blk.add_option("--depth,-i", bench.depth, "Requests in flight on each queue")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  blk.add_option("--queues,-q", bench.queues, "Queues")->capture_default_str()->check(CLI::Range(1U, 64U));
+  blk.add_option("--threads", bench.threads, "Driver threads (default: one per queue)");
+  blk.add_option("--offset", arguments.offset, "Where on the disk (default: its start)");
+  blk.add_option("--range", arguments.range, "How much of the disk (default: all from the offset on)");
+  blk.add_option("--time,-t", arguments.runtime, "How long")->capture_default_str();
+  blk.add_option("--warm-up", arguments.warm_up, "Before it counts")->capture_default_str();
+  blk.add_option("--requests", bench.requests, "Ends after so many requests, if earlier");
+  blk.add_option("--wait", arguments.wait, "How the driver waits: poll (spins) or sleep (as a guest's driver does)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"poll", "sleep"}));
+  blk.add_flag("--verify", bench.verify, "Write patterns and check every read; destroys the disk's contents");
+  blk.add_option("--latency-every", bench.latency_every, "Take the time of every Nth request (default: by depth)");
+  blk.add_option("--seed", bench.seed, "Of the random offsets")->capture_default_str();
+}
+
+void add_ring_options(CLI::App& blk, Arguments& arguments) {
+  BlkBenchOptions& bench = arguments.bench;
+  blk.add_flag("--packed", bench.packed, "Packed rings");
+  blk.add_flag("--in-order", bench.in_order, "In-order completion");
+  blk.add_flag("--no-indirect", arguments.no_indirect, "No indirect descriptors");
+  blk.add_flag("--no-event-index", arguments.no_event_index, "No event index");
+  blk.add_option("--queue-size", bench.queue_size, "Descriptors of a ring (default: as the depth needs, 128 at least)");
+  blk.add_option("--pages", arguments.pages, "Of the driver's memory: 4K, transparent or 2M")->capture_default_str();
+  blk.add_option("--cpus", arguments.driver_cpus, "CPUs of the driver's threads (with --self: all but the worker's)");
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* bench = app.add_subcommand("bench", "Measure a back-end");
+  bench->require_subcommand(1);
+  CLI::App* blk = bench->add_subcommand("blk", "Rate, latency and CPU cost of any vhost-user-blk back-end");
+  blk->add_option("--socket,-s", arguments->socket, "The back-end's socket")->type_name("PATH");
+  blk->add_flag("--self", arguments->self, "Measure ringway itself, started for the purpose");
+  add_workload_options(*blk, *arguments);
+  add_ring_options(*blk, *arguments);
+  blk->add_flag("--json", arguments->bench.json, "One JSON object instead of text");
+  blk->add_option("--store", arguments->store,
+                  "With --self: null:<size>, ram:<size>, or an image (writes destroy its contents)")
+      ->capture_default_str();
+  blk->add_option("--worker-cpus", arguments->worker_cpus,
+                  "With --self: CPUs of the workers, one worker each (default: the last)");
+  blk->add_option("--poll", arguments->poll, "With --self: poll policy of the workers")->capture_default_str();
+  blk->add_option("--loop", arguments->loop, "With --self: loop of the workers")->capture_default_str();
+  blk->add_option("--engine", arguments->engine, "With --self: engine of an image")->capture_default_str();
+  blk->footer(
+      "Examples:\n"
+      "  ringway bench blk --self                                    null store, 4 KiB random reads, 32 in flight\n"
+      "  ringway bench blk --self --store disk.img --depth 1         a file's latency\n"
+      "  ringway bench blk --self --wait sleep --poll fixed=50us     a driver that sleeps, a worker that polls a little\n"
+      "  ringway bench blk --socket /run/peer.sock --json            any other back-end, by the same driver");
+  blk->callback([arguments, &exit_code] { exit_code = bench_blk(*arguments); });
+}
+
+}  // namespace ringway::cli

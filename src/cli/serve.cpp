@@ -1,0 +1,206 @@
+// `ringway serve`: the command line and the configuration file become a Host, which runs until a signal or the API ends it.
+
+#include <fmt/core.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <systemd/sd-daemon.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "cli/commands.hpp"
+#include "control/api_socket.hpp"
+#include "control/config.hpp"
+#include "control/host.hpp"
+
+namespace ringway::cli {
+namespace {
+
+constexpr int kExitHung = 3;
+constexpr int kExitForced = 4;
+
+struct Arguments {
+  std::vector<std::string> disks;
+  std::string config;
+  std::uint32_t workers = 0;
+  std::string cpus, poll, loop, engine, api, stop_deadline;
+  std::string log_level = "info";
+  bool no_disks = false;
+};
+
+Result<ServeConfig> configure(const Arguments& arguments) {
+  ServeConfig config;
+  if (!arguments.config.empty()) {
+    RW_TRY_ASSIGN(config, load_config(arguments.config));
+  }
+  for (const std::string& text : arguments.disks) {
+    RW_TRY_ASSIGN(DiskOptions disk, of_option("--disk", parse_disk(text)));
+    config.disks.push_back(std::move(disk));
+  }
+  if (config.disks.empty() && !arguments.no_disks) {
+    return fail(
+        "no disk to serve: give --disk path=disk.img,socket=/run/vm1-disk.sock, or --config with a [[disk]]; "
+        "or start empty with --no-disks and add disks by `ringway ctl add`");
+  }
+  if (arguments.workers != 0) {
+    config.workers.workers = arguments.workers;
+  }
+  if (!arguments.cpus.empty()) {
+    RW_TRY_ASSIGN(config.workers.cpus, of_option("--cpus", parse_cpus(arguments.cpus)));
+  }
+  if (!arguments.poll.empty()) {
+    config.workers.poll = arguments.poll;
+  }
+  if (!arguments.loop.empty()) {
+    RW_TRY_ASSIGN(config.workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
+  }
+  if (!arguments.engine.empty()) {
+    RW_TRY_ASSIGN(const BlkEngine engine, of_option("--engine", parse_blk_engine(arguments.engine)));
+    for (DiskOptions& disk : config.disks) {
+      if (disk.engine == BlkEngine::automatic) {
+        disk.engine = engine;
+      }
+    }
+  }
+  if (!arguments.stop_deadline.empty()) {
+    RW_TRY_ASSIGN(config.stop_deadline, of_option("--stop-deadline", parse_duration(arguments.stop_deadline)));
+  }
+  if (!arguments.api.empty()) {
+    config.api_socket = arguments.api;
+  }
+  if (config.api_socket.empty()) {
+    config.api_socket = default_api_path();
+  }
+  return config;
+}
+
+void start_log(const std::string& level) {
+  auto logger = spdlog::stderr_color_mt("ringway");
+  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void print_report(const std::string& report) {
+  fmt::print("{}", report);
+  std::fflush(stdout);
+}
+
+Result<std::unique_ptr<Host>> start(ServeConfig config) {
+  HostOptions options;
+  options.workers = config.workers;
+  options.stop_deadline = config.stop_deadline;
+  options.handle_signals = true;
+  options.api_socket = config.api_socket == "off" ? "" : config.api_socket;
+  options.on_report = print_report;
+  RW_TRY_ASSIGN(std::unique_ptr<Host> host, Host::create(std::move(options)));
+  spdlog::info("{} worker{}: {}", host->workers().ports().size(), host->workers().ports().size() == 1 ? "" : "s",
+               host->workers().engine_reason());
+  RW_TRY(host->add_disks(std::move(config.disks)));
+  return host;
+}
+
+int serve(const Arguments& arguments) {
+  Result<ServeConfig> config = configure(arguments);
+  if (!config) {
+    print_error(config.error().message);
+    return kExitUsage;
+  }
+  start_log(arguments.log_level);
+  const std::size_t disks = config->disks.size();
+  Result<std::unique_ptr<Host>> host = start(std::move(*config));
+  if (!host) {
+    print_error(host.error().message);
+    return kExitFailure;
+  }
+  fmt::print("ready: {} disk{}\n", disks, disks == 1 ? "" : "s");
+  std::fflush(stdout);
+  sd_notify(0, "READY=1");  // does nothing without NOTIFY_SOCKET
+
+  const HostEnd end = (*host)->run();
+  sd_notify(0, "STOPPING=1");
+  print_report((*host)->stats_report());
+  if (end == HostEnd::clean) {
+    host->reset();
+    spdlog::info("ended cleanly");
+    return 0;
+  }
+  // Threads and kernel I/O of the disks that were given up are still about, so nothing is taken apart.
+  spdlog::shutdown();
+  std::fflush(nullptr);
+  std::_Exit(end == HostEnd::hung ? kExitHung : kExitForced);
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* serve_app = app.add_subcommand("serve", "Serve disks to virtual machines until SIGTERM or Ctrl-C");
+  serve_app
+      ->add_option(
+          "--disk,-d", arguments->disks,
+          "A disk: key=value pairs, separated by commas; repeat for more disks. A comma within a value is written twice")
+      ->type_name("KEY=VALUE,...")
+      ->allow_extra_args(false);
+  serve_app
+      ->add_option("--config,-c", arguments->config, "The same as a TOML file; the command line overrides it and adds disks")
+      ->type_name("FILE");
+  serve_app->add_option("--workers,-w", arguments->workers, "Worker threads; queues are dealt to them in turn (default: 1)")
+      ->check(CLI::Range(std::uint32_t{1}, kWorkersMax))
+      ->type_name("N");
+  serve_app
+      ->add_option("--cpus", arguments->cpus, "CPUs for the workers, one each in turn, such as 0,1 or 2-5 (default: any)")
+      ->type_name("LIST");
+  serve_app
+      ->add_option(
+          "--poll", arguments->poll,
+          "When a worker spins for work: never, always (it takes a whole CPU), fixed=50us (that long after the last work; "
+          "default: never)")
+      ->type_name("POLICY");
+  serve_app->add_option("--loop", arguments->loop, "Event loop of the workers: auto, io_uring, epoll (default: auto)")
+      ->type_name("ENGINE");
+  serve_app
+      ->add_option("--engine", arguments->engine,
+                   "Engine for disks without an engine= of their own: auto, io_uring, threads, inline (default: auto)")
+      ->type_name("ENGINE");
+  serve_app
+      ->add_option("--api", arguments->api,
+                   "Socket of the local API, or off (default: ringway.sock in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR or /run)")
+      ->type_name("PATH");
+  serve_app
+      ->add_option("--stop-deadline", arguments->stop_deadline,
+                   "How long a stopping ring, and the end, may wait for requests in flight (default: 5s)")
+      ->type_name("TIME");
+  serve_app->add_flag("--no-disks", arguments->no_disks, "Start without disks; `ringway ctl add` adds them");
+  serve_app
+      ->add_option("--log", arguments->log_level, "Least severity that is logged to stderr: debug, info, warning, error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->type_name("LEVEL");
+  serve_app->footer(
+      "Keys of --disk, of [[disk]] and of the API:\n" + disk_keys_help() +
+      "\nExamples:\n"
+      "  ringway serve --disk path=disk.img,socket=/run/vm1-disk.sock\n"
+      "  ringway serve -d path=root.img,socket=/run/a.sock,queues=4 -d path=/dev/vg0/data,socket=/run/b.sock,ro -w 2 --cpus "
+      "2,3\n"
+      "  ringway serve -d path=ram:256M,socket=/tmp/fast.sock --poll fixed=50us\n"
+      "  ringway serve --config host.toml\n"
+      "\nhost.toml:\n"
+      "  [workers]\n"
+      "  count = 2\n"
+      "  cpus = [2, 3]\n"
+      "  poll = \"fixed=50us\"\n"
+      "  [api]\n"
+      "  socket = \"/run/ringway.sock\"\n"
+      "  [[disk]]\n"
+      "  path = \"/srv/disk.img\"\n"
+      "  socket = \"/run/vm1-disk.sock\"\n"
+      "  queues = 4\n"
+      "\nWhen the sockets stand it prints \"ready: N disks\" (and tells systemd). SIGTERM, SIGINT: finish what is in "
+      "flight, close, end; a\n"
+      "second one: end at once. SIGUSR1: print the counters, as is done at the end.\n"
+      "Exit status: 0 ended cleanly; 1 couldn't start; 2 bad options; 3 a disk's storage hung at the end; 4 ended at once.");
+  serve_app->callback([arguments, &exit_code] { exit_code = serve(*arguments); });
+}
+
+}  // namespace ringway::cli

@@ -1,0 +1,489 @@
+// The program itself: what it says, how it ends, and what a front-end sees of that.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "control/api_client.hpp"
+#include "control/test_host.hpp"
+#include "driver/blk_driver.hpp"
+#include "loop/clock.hpp"
+
+namespace ringway {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// One run of `ringway`.
+class Program {
+ public:
+  explicit Program(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+    int out[2];
+    int err[2];
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
+      ADD_FAILURE() << "no pipe";
+      return;
+    }
+    out_.reset(out[0]);
+    err_.reset(err[0]);
+    const UniqueFd out_end(out[1]);
+    const UniqueFd err_end(err[1]);
+    std::string program = RINGWAY_PROGRAM;
+    std::vector<char*> argv = {program.data()};
+    for (std::string& argument : arguments) {
+      argv.push_back(argument.data());
+    }
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(out_end.get(), STDOUT_FILENO);
+      dup2(err_end.get(), STDERR_FILENO);
+      for (std::string& setting : environment) {
+        putenv(setting.data());
+      }
+      execv(program.c_str(), argv.data());
+      _exit(127);
+    }
+  }
+  ~Program() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void signal(int number) const { kill(pid_, number); }
+  // Reads until `text` stands in stdout; false when it ended or the time is over.
+  bool wait_for(std::string_view text, Duration patience = Duration::seconds(20)) {
+    return wait_for(out_text_, text, patience);
+  }
+  bool wait_for_log(std::string_view text) { return wait_for(err_text_, text, Duration::seconds(20)); }
+  // Reads to the end; the exit status, or 128 + signal.
+  int wait() {
+    const Instant deadline = clock_now() + Duration::seconds(30);
+    while (read_some(deadline)) {
+    }
+    if (out_ || err_) {
+      ADD_FAILURE() << "ringway doesn't end: " << err_text_;
+      kill(pid_, SIGKILL);
+    }
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  [[nodiscard]] const std::string& out() const { return out_text_; }
+  [[nodiscard]] const std::string& err() const { return err_text_; }
+
+ private:
+  bool wait_for(const std::string& all, std::string_view text, Duration patience) {
+    const Instant deadline = clock_now() + patience;
+    while (all.find(text) == std::string::npos) {
+      if (!read_some(deadline)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  bool read_some(Instant deadline) {
+    pollfd fds[2] = {{out_.get(), POLLIN, 0}, {err_.get(), POLLIN, 0}};
+    const std::int64_t left = (deadline - clock_now()).ns / 1'000'000;
+    if ((!out_ && !err_) || left <= 0 || poll(fds, 2, static_cast<int>(left)) <= 0) {
+      return false;
+    }
+    take(out_, fds[0].revents, out_text_);
+    take(err_, fds[1].revents, err_text_);
+    return true;
+  }
+  static void take(UniqueFd& fd, short events, std::string& text) {
+    if (!fd || events == 0) {
+      return;
+    }
+    char buffer[4096];
+    const ssize_t got = read(fd.get(), buffer, sizeof buffer);
+    if (got > 0) {
+      text.append(buffer, static_cast<std::size_t>(got));
+    } else if (got == 0 || errno != EINTR) {
+      fd.reset();
+    }
+  }
+
+  pid_t pid_ = -1;
+  UniqueFd out_, err_;
+  std::string out_text_, err_text_;
+};
+
+struct Ended {
+  int status;
+  std::string out, err;
+};
+
+Ended run(std::vector<std::string> arguments) {
+  Program program(std::move(arguments));
+  const int status = program.wait();
+  return {status, program.out(), program.err()};
+}
+
+std::unique_ptr<BlkDriver> connect_driver(const std::string& socket, BlkDriverOptions options = {}) {
+  options.socket_path = socket;
+  Result<std::unique_ptr<BlkDriver>> driver = BlkDriver::create(options);
+  EXPECT_TRUE(driver) << driver.error().message;
+  return driver ? std::move(*driver) : nullptr;
+}
+
+// Transfers 4 KiB of buffer 0.
+std::uint8_t transfer(BlkDriverQueue& queue, std::uint32_t type, std::uint64_t sector) {
+  const SharedBlock block = queue.buffer(0);
+  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = type == spec::kBlkTypeIn};
+  EXPECT_TRUE(queue.submit({.type = type, .sector = sector, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
+  queue.publish_and_kick();
+  BlkCompletion completion;
+  while (queue.reap({&completion, 1}) == 0) {
+    if (!queue.wait(clock_now() + Duration::seconds(10))) {
+      ADD_FAILURE() << "no completion";
+      return kStatusUntouched;
+    }
+  }
+  return completion.status;
+}
+
+bool closes(const BlkDriver& driver) {
+  const Instant deadline = clock_now() + Duration::seconds(10);
+  while (!driver.peer_closed()) {
+    if (clock_now() > deadline) {
+      return false;
+    }
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+class Serve : public ::testing::Test {
+ protected:
+  std::string file(const std::string& name) const { return directory_.file(name); }
+  std::vector<std::string> arguments(const std::string& disk, std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = {"serve", "--api", "off", "--disk", disk};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  std::string disk(const std::string& path = "null:1M") const {
+    return "path=" + path + ",socket=" + file("a.sock") + ",name=a";
+  }
+
+  TestDirectory directory_;
+};
+
+// --- errors: each says what to do ---
+
+TEST_F(Serve, BadCommandLines) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "A subcommand is required\nTry `ringway --help`."},
+      {{"sevre"}, "A subcommand is required\nTry `ringway --help`."},
+      {{"serve", "--disc", "x"}, "The following arguments were not expected: x --disc\nTry `ringway serve --help`."},
+      {{"serve"},
+       "no disk to serve: give --disk path=disk.img,socket=/run/vm1-disk.sock, or --config with a [[disk]]; or start empty "
+       "with "
+       "--no-disks and add disks by `ringway ctl add`"},
+      {{"serve", "--disk", "path=a,sokcet=b"},
+       "--disk: unknown key 'sokcet' of a disk (did you mean 'socket'?); allowed: path, socket, name, queues, ro, serial, "
+       "engine, connect, "
+       "direct, packed, in-order, inband, write-cache, block-size, mode, faults"},
+      {{"serve", "--no-disks", "--cpus", "x"}, "--cpus: 'x' is not allowed; give CPU numbers such as 0,2 or 4-7"},
+      {{"serve", "--no-disks", "--loop", "x"}, "--loop: 'x' is not allowed; give auto, io_uring or epoll"},
+      {{"serve", "--no-disks", "--engine", "x"}, "--engine: unknown engine 'x': give auto, io_uring, threads or inline"},
+      {{"serve", "--no-disks", "--stop-deadline", "5"},
+       "--stop-deadline: '5' is not allowed; give a number with its unit, such as 5s, 500ms or 50us"},
+      {{"serve", "--config", "/nonexistent.toml"},
+       "can't open the configuration file '/nonexistent.toml': No such file or directory"},
+      {{"ctl", "--api", "/nonexistent", "add", "socket=s"},
+       "a disk needs path=<image>: a file, a block device, ram:<size> or null:<size>"},
+  };
+  for (const auto& [line, message] : cases) {
+    const Ended ended = run(line);
+    EXPECT_EQ(ended.status, 2) << message;
+    EXPECT_EQ(ended.err, "ringway: " + message + "\n");
+    EXPECT_EQ(ended.out, "");
+  }
+}
+
+TEST_F(Serve, AMissingFile) {
+  const Ended ended = run(arguments(disk(file("missing.img"))));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.err,
+              HasSubstr("ringway: disk 'a': open '" + file("missing.img") + "' (create it first, e.g. 'truncate -s 10G " +
+                        file("missing.img") + "'): No such file or directory\n"));
+  EXPECT_EQ(ended.out, "");  // never "ready"
+}
+
+TEST_F(Serve, ADirectory) {
+  EXPECT_THAT(run(arguments(disk(file(".")))).err, HasSubstr("is a directory: name a file or a block device\n"));
+}
+
+TEST_F(Serve, AnEmptyFile) {
+  const Ended ended = run(arguments(disk(directory_.image("empty.img", 0))));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.err, HasSubstr("has 0 bytes, less than one block of 512: give it a size"));
+}
+
+TEST_F(Serve, AnImageThatIsServedAlready) {
+  const std::string image = directory_.image("a.img", 1 << 20);
+  Program first(arguments(disk(image)));
+  ASSERT_TRUE(first.wait_for("ready: 1 disk\n")) << first.err();
+  const Ended second = run(arguments("path=" + image + ",socket=" + file("b.sock")));
+  EXPECT_EQ(second.status, 1);
+  EXPECT_THAT(second.err, HasSubstr("is locked by"));
+}
+
+TEST_F(Serve, ASocketInUse) {
+  Program first(arguments(disk()));
+  ASSERT_TRUE(first.wait_for("ready: 1 disk\n")) << first.err();
+  const Ended second = run(arguments(disk()));
+  EXPECT_EQ(second.status, 1);
+  EXPECT_THAT(second.err, HasSubstr("ringway: disk 'a': socket " + file("a.sock") + " is in use: another process holds " +
+                                    file("a.sock") + ".lock\n"));
+  EXPECT_NE(connect_driver(file("a.sock")), nullptr);
+}
+
+TEST_F(Serve, ASocketPathThatIsTooLong) {
+  const Ended ended = run(arguments("path=null:1M,socket=/tmp/" + std::string(150, 'x')));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.err, HasSubstr("has 155 bytes, 1 to 107 are possible\n"));
+}
+
+TEST_F(Serve, ASocketDirectoryThatIsMissing) {
+  const Ended ended = run(arguments("path=null:1M,socket=" + file("missing/a.sock")));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.err, HasSubstr("check that the directory exists and is writable: No such file or directory\n"));
+}
+
+TEST_F(Serve, APollPolicyAndACpuThatDoNotExist) {
+  EXPECT_THAT(run(arguments(disk(), {"--poll", "sometimes"})).err, HasSubstr("sometimes"));
+  EXPECT_THAT(run(arguments(disk(), {"--cpus", "4000"})).err, HasSubstr("CPU 4000"));
+}
+
+TEST_F(Serve, HelpTeaches) {
+  const Ended top = run({"--help"});
+  EXPECT_EQ(top.status, 0);
+  EXPECT_THAT(top.out, HasSubstr("ringway serve --disk path=disk.img,socket=/tmp/disk.sock"));
+  const Ended serve = run({"serve", "--help"});
+  EXPECT_EQ(serve.status, 0);
+  EXPECT_THAT(serve.out, HasSubstr("write-cache"));
+  EXPECT_THAT(serve.out, HasSubstr("[[disk]]"));
+  for (const char* command : {"ctl", "bench", "check"}) {
+    EXPECT_EQ(run({command, "--help"}).status, 0) << command;
+  }
+  EXPECT_EQ(run({"--version"}).out, "ringway " RINGWAY_VERSION "\n");
+}
+
+// --- running and ending ---
+
+TEST_F(Serve, SaysWhatItServesAndEndsCleanlyOnSigterm) {
+  Program program(arguments(disk(directory_.image("a.img", 1 << 20)) + ",ro"));
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_THAT(program.err(), HasSubstr("disk 'a': " + file("a.img") + ", 1.0 MiB read-only, 1 queue, engine "));
+  EXPECT_THAT(program.err(), HasSubstr(", socket " + file("a.sock")));
+  EXPECT_THAT(program.err(), HasSubstr("SIGTERM: closing 1 disk\n"));
+  EXPECT_THAT(program.err(), HasSubstr("ended cleanly\n"));
+  EXPECT_THAT(program.out(), HasSubstr("disk 'a'\n"));
+  EXPECT_FALSE(std::filesystem::exists(file("a.sock")));
+}
+
+// Row 52.
+TEST_F(Serve, SigtermWithAGuestAttachedHangsUpAndEndsCleanly) {
+  Program program(arguments(disk("ram:1M")));
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  const auto driver = connect_driver(file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeOut, 0), spec::kBlkStatusOk);
+  program.signal(SIGTERM);
+  EXPECT_TRUE(closes(*driver));
+  EXPECT_EQ(program.wait(), 0);
+
+  // A new one takes over, and the guest goes on.
+  Program next(arguments(disk("ram:1M")));
+  ASSERT_TRUE(next.wait_for("ready: 1 disk\n")) << next.err();
+  const Result<> again = driver->reconnect();
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+}
+
+// Row 51.
+TEST_F(Serve, AfterKill9TheSocketComesBackAndTheDataIsThere) {
+  const std::string image = directory_.image("a.img", 1 << 20);
+  std::optional<Program> program(std::in_place, arguments(disk(image)));
+  ASSERT_TRUE(program->wait_for("ready: 1 disk\n")) << program->err();
+  const auto driver = connect_driver(file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  std::memset(driver->queue(0).buffer(0).host, 0x5a, 4096);
+  ASSERT_EQ(transfer(driver->queue(0), spec::kBlkTypeOut, 8), spec::kBlkStatusOk);
+  program->signal(SIGKILL);
+  EXPECT_EQ(program->wait(), 128 + SIGKILL);
+  ASSERT_TRUE(std::filesystem::exists(file("a.sock")));  // stale
+  program.emplace(arguments(disk(image)));
+  ASSERT_TRUE(program->wait_for("ready: 1 disk\n")) << program->err();
+  const Result<> again = driver->reconnect();
+  ASSERT_TRUE(again) << again.error().message;
+  std::memset(driver->queue(0).buffer(0).host, 0, 4096);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 8), spec::kBlkStatusOk);
+  EXPECT_EQ(static_cast<int>(driver->queue(0).buffer(0).host[4095]), 0x5a);
+}
+
+// Row 57: a front-end that keeps knocking while the daemon restarts is either refused or served, never accepted and dropped.
+TEST_F(Serve, WhoeverIsAcceptedIsServed) {
+  for (int round = 0; round < 5; ++round) {
+    Program program(arguments(disk()));
+    const auto driver = connect_driver(file("a.sock"));  // tries from before the socket stands
+    ASSERT_NE(driver, nullptr) << program.err();
+    EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+    program.signal(SIGTERM);
+    EXPECT_EQ(program.wait(), 0);
+  }
+}
+
+TEST_F(Serve, AHungStoreEndsWithALineThatNamesIt) {
+  Program program(arguments(disk("ram:1M") + ",faults=hang", {"--stop-deadline", "200ms"}));
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  const auto driver = connect_driver(file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  BlkDriverQueue& queue = driver->queue(0);
+  const DriverBuffer buffer{.address = queue.buffer(0).guest, .bytes = 4096, .device_writable = true};
+  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
+  queue.publish_and_kick();
+  // The report shows the kick once the worker has seen it; the signal and the kick race otherwise.
+  do {
+    program.signal(SIGUSR1);
+    ASSERT_TRUE(program.wait_for("worker")) << program.err();
+  } while (!program.wait_for("  0          1 ", Duration::milliseconds(500)));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 3);
+  EXPECT_THAT(program.err(), HasSubstr("disk 'a': 'ram:1M' hasn't finished its requests after 200 ms; giving it up\n"));
+}
+
+TEST_F(Serve, ASecondSigtermEndsAtOnce) {
+  Program program(arguments(disk("ram:1M") + ",faults=hang", {"--stop-deadline", "600s"}));
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  const auto driver = connect_driver(file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  BlkDriverQueue& queue = driver->queue(0);
+  const DriverBuffer buffer{.address = queue.buffer(0).guest, .bytes = 4096, .device_writable = true};
+  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
+  queue.publish_and_kick();
+  do {
+    program.signal(SIGUSR1);
+  } while (!program.wait_for("  0          1 ", Duration::milliseconds(500)));
+  program.signal(SIGTERM);
+  ASSERT_TRUE(program.wait_for_log("SIGTERM: closing 1 disk\n")) << program.err();
+  program.signal(SIGINT);
+  EXPECT_EQ(program.wait(), 4);
+  EXPECT_THAT(program.err(), HasSubstr("a second SIGINT: ending at once\n"));
+}
+
+TEST_F(Serve, Sigusr1PrintsTheCounters) {
+  Program program(arguments(disk()));
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  const auto driver = connect_driver(file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+  program.signal(SIGUSR1);
+  ASSERT_TRUE(program.wait_for("system calls\n")) << program.err();
+  EXPECT_THAT(program.out(), HasSubstr("  0           0  running  4.0 KiB      0 B   1    0 "));
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+}
+
+TEST_F(Serve, TellsItsSupervisorThatItIsReady) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = file("notify.sock");
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const UniqueFd supervisor(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(supervisor.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  Program program(arguments(disk()), {"NOTIFY_SOCKET=" + path});
+  char buffer[256];
+  const ssize_t got = recv(supervisor.get(), buffer, sizeof buffer, 0);
+  ASSERT_GT(got, 0);
+  EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)), "READY=1");
+  EXPECT_TRUE(std::filesystem::exists(file("a.sock")));
+}
+
+TEST_F(Serve, TheConfigurationFileServesTheSame) {
+  std::ofstream(file("host.toml")) << fmt::format("[api]\nsocket = \"off\"\n[[disk]]\npath = \"null:1M\"\nsocket = \"{}\"\n",
+                                                  file("a.sock"));
+  Program program({"serve", "--config", file("host.toml"), "--disk", "path=null:2M,socket=" + file("b.sock")});
+  ASSERT_TRUE(program.wait_for("ready: 2 disks\n")) << program.err();
+  EXPECT_NE(connect_driver(file("a.sock")), nullptr);
+  const auto second = connect_driver(file("b.sock"));
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(second->capacity_sectors(), 4096U);
+}
+
+// --- ctl ---
+
+TEST_F(Serve, CtlDoesWhatTheApiDoes) {
+  const std::string api = file("api.sock");
+  Program program({"serve", "--api", api, "--no-disks"});
+  ASSERT_TRUE(program.wait_for("ready: 0 disks\n")) << program.err();
+  const std::string image = directory_.image("data.img", 1 << 20);
+  EXPECT_EQ(run({"ctl", "--api", api, "add", "path=" + image + ",socket=" + file("d.sock")}).out, "added 'data'\n");
+  const Ended list = run({"ctl", "list", "--api", api});
+  EXPECT_THAT(list.out, StartsWith("name  state    size"));
+  EXPECT_THAT(list.out, HasSubstr("data  serving  1.0 MiB"));
+  EXPECT_EQ(run({"ctl", "--api", api, "resize", "data", "2M"}).out, "'data' has 2.0 MiB\n");
+  std::filesystem::resize_file(image, 3 << 20);
+  EXPECT_EQ(run({"ctl", "--api", api, "resize", "data"}).out, "'data' has 3.0 MiB\n");
+  EXPECT_THAT(run({"ctl", "--api", api, "stats"}).out, StartsWith("disk 'data'\n"));
+  EXPECT_THAT(run({"ctl", "--api", api, "workers"}).out, StartsWith("worker"));
+  const nlohmann::json json = nlohmann::json::parse(run({"ctl", "--api", api, "--json", "list"}).out, nullptr, false);
+  ASSERT_TRUE(json.is_array());
+  EXPECT_EQ(json[0]["capacity"], 3 << 20);
+  const Ended twice = run({"ctl", "--api", api, "add", "path=null:1M,socket=" + file("d.sock")});
+  EXPECT_EQ(twice.status, 1);
+  EXPECT_EQ(twice.err, "ringway: disk 'null': the socket '" + file("d.sock") + "' belongs to disk 'data' already\n");
+  EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).out, "removed 'data'\n");
+  EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).err, "ringway: there is no disk 'data'\n");
+  EXPECT_EQ(run({"ctl", "--api", api, "quit"}).out, "ending\n");
+  EXPECT_EQ(program.wait(), 0);
+  const Ended gone = run({"ctl", "--api", api, "list"});
+  EXPECT_EQ(gone.status, 1);
+  EXPECT_EQ(gone.err,
+            "ringway: no ringway answers at '" + api + "'; start one with `ringway serve`, or name its socket with --api\n");
+}
+
+TEST_F(Serve, TwoInstancesNeedTwoApiSockets) {
+  Program first({"serve", "--api", file("api.sock"), "--no-disks"});
+  ASSERT_TRUE(first.wait_for("ready: 0 disks\n")) << first.err();
+  const Ended second = run({"serve", "--api", file("api.sock"), "--no-disks"});
+  EXPECT_EQ(second.status, 1);
+  EXPECT_THAT(second.err, HasSubstr("is in use"));
+  EXPECT_THAT(second.err, HasSubstr("choose another path for the API, or run without one (--api <path>, --api off)\n"));
+  Program third({"serve", "--api", file("other.sock"), "--no-disks"});
+  EXPECT_TRUE(third.wait_for("ready: 0 disks\n")) << third.err();
+}
+
+TEST_F(Serve, BenchOfItself) {
+  const Ended ended = run({"bench", "blk", "--self", "--time", "200ms", "--warm-up", "50ms", "--json"});
+  EXPECT_EQ(ended.status, 0) << ended.err << ended.out;
+  const nlohmann::json json = nlohmann::json::parse(ended.out, nullptr, false);
+  EXPECT_TRUE(json.is_object()) << ended.out;
+  EXPECT_EQ(run({"bench", "blk"}).err, "ringway: bench blk: give either --socket <path> of a back-end, or --self\n");
+  const Ended missing = run({"bench", "blk", "--self", "--store", file("missing.img")});
+  EXPECT_EQ(missing.status, 1);
+  EXPECT_THAT(missing.err, HasSubstr("missing.img' (create it first"));
+}
+
+}  // namespace
+}  // namespace ringway
