@@ -553,6 +553,24 @@ TEST_P(LoopTest, WaitWithADeadlineInThePastDoesNotSleep) {
   EXPECT_EQ(loop_->sleeps(), sleeps);
 }
 
+// What a handler stamps after a sleep must not be as old as the sleep was long.
+TEST_P(LoopTest, WaitTellsTheTimeOfWakingBeforeItsHandlersRun) {
+  settle();
+  const Instant start = now();
+  const Instant due = start + Duration::milliseconds(3);
+  Instant woke = start;
+  Instant seen_by_handler;
+  CountingTimer timer;
+  timer.then = [&] { seen_by_handler = woke; };
+  loop_->set_timer(timer, due);
+  EXPECT_EQ(loop_->wait(start, far(), &woke), 1U);
+  EXPECT_GE(seen_by_handler, due);
+
+  const Instant time = woke = now();
+  EXPECT_EQ(loop_->wait(time, time, &woke), 0U);
+  EXPECT_EQ(woke, time) << "it didn't sleep";
+}
+
 TEST_P(LoopTest, WakeBeforeWaitEndsItAtOnceAndOnlyThatOne) {
   loop_->wake();
   loop_->wake();
