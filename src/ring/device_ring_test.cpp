@@ -719,6 +719,25 @@ TEST_P(DeviceRingTest, BaseHasTheFormOfTheVhostUserSpecification) {
   }
 }
 
+// User Mode Linux sends base 0 for a new packed ring, though its wrap counters begin at 1.
+TEST_P(DeviceRingTest, BaseOfZeroStartsANewRing) {
+  device_.emplace(memory_->layout, features_, 0);
+  pass_one();
+  EXPECT_TRUE(take_one());
+}
+
+// And a base of 0 is what a packed ring has after one whole lap.
+TEST_P(DeviceRingTest, BaseOfZeroAfterALapGoesOn) {
+  for (std::uint32_t i = 0; i < kSize; ++i) {
+    pass_one();
+    ASSERT_TRUE(take_one());
+  }
+  ASSERT_EQ(device_->base(), packed() ? 0U : kSize);
+  device_.emplace(memory_->layout, features_, device_->base());
+  pass_one();
+  EXPECT_TRUE(take_one());
+}
+
 TEST_P(DeviceRingTest, AbsurdBaseIsHarmless) {
   for (const std::uint32_t base : {0xffff'ffffU, 0x7fff'7fffU, kSize, kSize << 16U, 0x8005'0003U, 0x0003'8005U}) {
     device_.emplace(memory_->layout, features_, base);

@@ -77,6 +77,9 @@ class DriverRing {
   // what is in flight in some modes; in a packed ring that is an estimate if chains differ in their descriptors), then looks
   // again: true if one is there already.
   [[nodiscard]] bool arm_calls(std::uint32_t after = 1) noexcept;
+  // The same by place, for those who know what they are going to submit: asks for a call when the place `places` beyond the
+  // next one is used. A place is an element of a split ring, a descriptor of a packed one. Without event index: the next.
+  [[nodiscard]] bool arm_calls_at(std::uint32_t places) noexcept;
 
   [[nodiscard]] std::uint32_t free_descriptors() const noexcept { return free_; }
   [[nodiscard]] std::uint32_t in_flight() const noexcept { return in_flight_; }
@@ -418,21 +421,28 @@ inline void DriverRing::suppress_calls() noexcept {
 
 inline bool DriverRing::arm_calls(std::uint32_t after) noexcept {
   RW_DCHECK(after >= 1);
+  std::uint32_t places = after - 1;
+  if (packed_ && places != 0) {
+    const std::uint64_t descriptors = in_flight_ == 0 ? 0 : std::uint64_t{places} * in_flight_descriptors_ / in_flight_;
+    const std::uint64_t at_most = in_flight_ == 0 ? 0 : in_flight_descriptors_ - 1;  // in this lap, and sure to be reached
+    places = static_cast<std::uint32_t>(descriptors < at_most ? descriptors : at_most);
+  }
+  return arm_calls_at(places);
+}
+
+inline bool DriverRing::arm_calls_at(std::uint32_t places) noexcept {
+  RW_DCHECK(places < layout_.size);
   calls_armed_ = true;
   if (packed_) {
     if (event_index_) {
       PackedPosition event = used_;
-      if (after > 1 && in_flight_ != 0) {
-        const std::uint64_t descriptors = std::uint64_t{after - 1} * in_flight_descriptors_ / in_flight_;
-        const std::uint64_t at_most = in_flight_descriptors_ - 1;  // in this lap of the ring, and sure to be reached
-        event.advance(static_cast<std::uint32_t>(descriptors < at_most ? descriptors : at_most), layout_.size);
-      }
+      event.advance(places, layout_.size);
       guest::store(layout_.driver_area, event_word(event.encode(), spec::kEventFlagsDesc));
     } else {
       guest::store(layout_.driver_area, event_word(0, spec::kEventFlagsEnable));
     }
   } else if (event_index_) {
-    guest::store(used_event(), static_cast<std::uint16_t>(next_used_ + after - 1));
+    guest::store(used_event(), static_cast<std::uint16_t>(next_used_ + places));
   } else {
     guest::store(layout_.driver_area + kFlags, std::uint16_t{0});
   }
