@@ -2,6 +2,7 @@
 // read as one flat string of bytes.
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/check.hpp"
@@ -48,8 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* input, std::size_t siz
     return 0;
   }
   std::memcpy(&framing, input, sizeof framing);
-  std::vector<std::byte> flat(size - sizeof framing);
-  std::memcpy(flat.data(), input + sizeof framing, flat.size());
+  const auto rest = std::as_bytes(std::span(input, size)).subspan(sizeof framing);
+  std::vector<std::byte> flat(rest.begin(), rest.end());
   // So that most inputs get past the first look at the type.
   if (!flat.empty() && (framing.flags & 64U) != 0) {
     flat[0] &= std::byte{15};
