@@ -44,7 +44,7 @@ class NullStore final : public BlkStore {
   [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& /*loop*/) override {
     return std::make_unique<NullChannel>();
   }
-  [[nodiscard]] std::string default_serial() const override { return "ringway-null"; }
+  [[nodiscard]] std::string default_serial() const override { return {}; }  // nothing that lasts
 
  private:
   BlkStoreInfo info_;

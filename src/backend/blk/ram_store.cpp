@@ -150,7 +150,7 @@ class RamStore final : public BlkStore {
   [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& /*loop*/) override {
     return std::make_unique<RamChannel>(memory_);
   }
-  [[nodiscard]] std::string default_serial() const override { return "ringway-ram"; }
+  [[nodiscard]] std::string default_serial() const override { return {}; }  // nothing that lasts
 
  private:
   static constexpr std::uint32_t kPageBytes = 4096;
