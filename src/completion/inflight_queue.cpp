@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/check.hpp"
 #include "guest/access.hpp"
@@ -240,11 +241,12 @@ std::vector<InflightQueue::Pending> InflightQueue::recover(const RingLayout& lay
     return pending;
   }
   packed_ ? recover_packed(layout, pending) : recover_split(layout, pending);
-  std::ranges::stable_sort(pending, {}, &Pending::counter);
+  // By counter; the head decides where a front-end claims the same counter twice.
+  std::ranges::sort(pending, {}, [](const Pending& each) { return std::pair(each.counter, each.head); });
   counter_ = pending.empty() ? 0 : pending.back().counter + 1;
-  if (packed_) {
-    std::ranges::stable_sort(recovered_, {},
-                             [this](std::uint16_t head) { return get<std::uint64_t>(entry(head) + packed::kCounter); });
+  recovered_.clear();
+  for (const Pending& each : pending) {
+    recovered_.push_back(each.head);
   }
   repopped_ = 0;
   return pending;
@@ -302,12 +304,13 @@ void InflightQueue::recover_packed(const RingLayout& layout, std::vector<Pending
   for (std::uint32_t i = 0; i < size_ && index < size_; ++i, index = next_[index]) {
     put<std::uint8_t>(entry(index), 0);
   }
-  recovered_.clear();
   for (std::uint32_t head = 0; head < size_; ++head) {
     if (get<std::uint8_t>(entry(head) + packed::kInflight) != 1) {
       continue;
     }
-    Pending chain{.head = 0, .descriptors = {}, .counter = get<std::uint64_t>(entry(head) + packed::kCounter)};
+    Pending chain{.head = static_cast<std::uint16_t>(head),
+                  .descriptors = {},
+                  .counter = get<std::uint64_t>(entry(head) + packed::kCounter)};
     const std::uint32_t count = std::min<std::uint32_t>(get<std::uint16_t>(entry(head) + packed::kNum), size_);
     std::uint32_t at = head;
     for (std::uint32_t i = 0; i < count && at < size_; ++i, at = next_[at]) {
@@ -318,7 +321,6 @@ void InflightQueue::recover_packed(const RingLayout& layout, std::vector<Pending
                                    .flags = get<std::uint16_t>(entry(at) + packed::kFlags)});
     }
     if (!chain.descriptors.empty()) {
-      recovered_.push_back(static_cast<std::uint16_t>(head));
       pending.push_back(std::move(chain));
     }
   }

@@ -43,7 +43,7 @@ class InflightQueue {
   [[nodiscard]] bool enabled() const noexcept { return first_ != nullptr; }
 
   struct Pending {
-    std::uint16_t head = 0;                           // split
+    std::uint16_t head = 0;                           // split: of the chain; packed: its first entry in the region
     std::vector<spec::PackedDescriptor> descriptors;  // packed: the chain as it stood in the ring
     std::uint64_t counter = 0;
   };
