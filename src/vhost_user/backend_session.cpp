@@ -175,6 +175,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   void on_ready(std::uint32_t events) noexcept override;
   void on_next_turn();
   void on_detach_deadline();
+  void on_reset_deadline();
   void pump();
   void take_message(Message message);
   void send(std::span<const std::byte> payload, int fd);
@@ -270,6 +271,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   UniqueFd output_fd_;
   Timer next_turn_;
   Timer detach_deadline_;
+  Timer reset_deadline_;
 
   // The message in hand.
   bool busy_ = false;
@@ -360,6 +362,7 @@ Session::Session(UniqueFd socket, Loop& loop, Device& device, std::move_only_fun
       socket_(std::move(socket)),
       next_turn_(*this, &Session::on_next_turn),
       detach_deadline_(*this, &Session::on_detach_deadline),
+      reset_deadline_(*this, &Session::on_reset_deadline),
       rings_(device.ring_count()) {
   RW_CHECK(device.ring_count() <= limits::kQueuesPerDeviceMax);
 }
@@ -369,6 +372,7 @@ Session::~Session() {
   RW_CHECK(detached_);
   loop_.cancel_timer(next_turn_);
   loop_.cancel_timer(detach_deadline_);
+  loop_.cancel_timer(reset_deadline_);
 }
 
 void Session::start() {
@@ -1286,7 +1290,9 @@ void Session::set_inflight_fd(Message& message) {
 
 // The device and its rings become as new; the memory table, the protocol features and the channel are the connection's.
 void Session::reset(std::uint64_t status) {
+  loop_.set_timer(reset_deadline_, clock_now() + limits::kStopDeadline);
   device_.reset([this, status](const Result<>& result) {
+    loop_.cancel_timer(reset_deadline_);
     if (!result) {
       return refuse(Fault::failed, result.error().message);
     }
@@ -1299,6 +1305,13 @@ void Session::reset(std::uint64_t status) {
     status_ = status;
     apply_log([this] { acknowledge(); });
   });
+}
+
+// A store that hangs can't be waited for: as for GET_VRING_BASE there is no honest answer but the end of the connection. The
+// message in hand ends when the store comes back.
+void Session::on_reset_deadline() {
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  end("the device could not be reset in time; the disk hangs");
 }
 
 void Session::reset_device(Message& /*message*/) {
