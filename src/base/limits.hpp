@@ -29,11 +29,14 @@ inline constexpr std::size_t kSlotsPerWorker = 1024;  // requests in flight on o
 inline constexpr std::uint32_t kPumpBudgetRequests =
     128;                                            // per queue and turn, so that a deep queue can't hide a shallow one
 inline constexpr std::size_t kInlineSegments = 34;  // kept in the slot itself: 128 KiB in 4 KiB pages, and a little
+inline constexpr std::size_t kLongSegments = 160;   // of any slot, in memory of its own: a chain of seg_max, some of whose
+                                                    // buffers cross a region border
 inline constexpr std::size_t kWideSegmentsPerWorker = 8;  // chains longer than that in flight on one worker
 
 // --- Time ---
-inline constexpr Duration kStopDeadline = Duration::seconds(5);  // stopping a ring, before the session fails
-inline constexpr Duration kSafetyPeriod = Duration::seconds(1);  // each running ring is looked at this often
+inline constexpr Duration kStopDeadline = Duration::seconds(5);      // stopping a ring, before the session fails
+inline constexpr Duration kSafetyPeriod = Duration::seconds(1);      // each running ring is looked at this often
+inline constexpr Duration kStuckWritePeriod = Duration::seconds(1);  // a worker in a peer's write is freed after one to two
 inline constexpr Duration kSafetyStep =
     Duration::milliseconds(125);  // of one worker: 8 wake-ups a second, spread over its rings
 
@@ -45,6 +48,7 @@ inline constexpr std::uint64_t kBlkRangeSectorsMax = 4ULL << 20U;  // sectors of
 inline constexpr std::size_t kBlkIdBytes = 20;
 
 static_assert(kBlkSegmentsMax + 2 <= 128, "the default ring of QEMU must hold the longest chain");
+static_assert(kLongSegments >= kBlkSegmentsMax + 2, "a driver that keeps to seg_max never waits for wide segments");
 static_assert(kMappingsMax >= 2 * kDevicesMax * (kMemorySlotsMax + 2), "both tables, dirty log and in-flight region");
 static_assert(kSafetyStep.ns * 8 >= kSafetyPeriod.ns, "at most about 10 wake-ups a second and worker");
 

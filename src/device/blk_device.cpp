@@ -32,6 +32,7 @@ constexpr std::uint64_t kToleratedLegacy = spec::kFeatureNotifyOnEmpty | spec::k
 struct BlkDevice::PerWorker {
   std::unique_ptr<BlkChannel> channel;
   BlkLatency latency;
+  std::uint32_t in_flight = 0;
 };
 
 Result<std::unique_ptr<BlkDevice>> BlkDevice::create(BlkDeviceOptions options, std::unique_ptr<BlkStore> store,
@@ -50,6 +51,9 @@ Result<std::unique_ptr<BlkDevice>> BlkDevice::create(BlkDeviceOptions options, s
   }
   if (options.serial.empty()) {
     options.serial = store->default_serial();
+    if (options.serial.empty()) {
+      options.serial = options.name.substr(0, limits::kBlkIdBytes);
+    }
   }
   return std::unique_ptr<BlkDevice>(new BlkDevice(std::move(options), std::move(store), workers, first_worker, control));
 }
@@ -70,6 +74,7 @@ BlkDevice::BlkDevice(BlkDeviceOptions options, std::unique_ptr<BlkStore> store, 
         .index = i,
         .serial = &options_.serial,
         .latency = &mine->latency,
+        .device_in_flight = &mine->in_flight,
         .stop_deadline = options_.stop_deadline,
         .send_inband_call =
             [this](std::uint32_t index) {
@@ -230,11 +235,7 @@ Result<> BlkDevice::set_features(std::uint64_t acked) {
   if (illegal != 0) {
     return fail("feature bits were acknowledged that this disk doesn't offer");
   }
-  const bool logged = (acked_ & spec::kFeatureLogAll) != 0;
   acked_ = acked;
-  if (logged != ((acked & spec::kFeatureLogAll) != 0)) {
-    set_log(log_, [](Result<>) {});
-  }
   post_limits();
   return {};
 }
@@ -274,16 +275,11 @@ void BlkDevice::set_memory(std::shared_ptr<const RegionMap> map, vhost_user::Don
 void BlkDevice::set_log(std::shared_ptr<DirtyLog> log, vhost_user::Done<> done) {
   log_ = std::move(log);
   on_each_queue(
-      [log = effective_log()](BlkQueue& queue, vhost_user::Done<> each) {
+      [log = log_](BlkQueue& queue, vhost_user::Done<> each) {
         queue.set_log(log);
         each({});
       },
       std::move(done));
-}
-
-// The log counts only while LOG_ALL is acknowledged.
-std::shared_ptr<DirtyLog> BlkDevice::effective_log() const {
-  return (acked_ & spec::kFeatureLogAll) != 0 ? log_ : nullptr;
 }
 
 void BlkDevice::start_ring(vhost_user::RingStart start, vhost_user::Done<> done) {
@@ -293,8 +289,8 @@ void BlkDevice::start_ring(vhost_user::RingStart start, vhost_user::Done<> done)
     done(fail("ring " + std::to_string(index) + " can't start: there is no memory table"));
     return;
   }
-  workers_[index].executor->post([this, index, start = std::move(start), map = map_, log = effective_log(),
-                                  limits = request_limits(), done = std::move(done)]() mutable {
+  workers_[index].executor->post([this, index, start = std::move(start), map = map_, log = log_, limits = request_limits(),
+                                  done = std::move(done)]() mutable {
     PerWorker& home = *homes_[index];
     WorkerContext& context = *workers_[index].context;
     if (home.channel == nullptr) {

@@ -59,6 +59,8 @@ class BlkDevice final : public vhost_user::Device {
   [[nodiscard]] static Result<std::unique_ptr<BlkDevice>> create(BlkDeviceOptions options, std::unique_ptr<BlkStore> store,
                                                                  std::span<const WorkerPort> workers,
                                                                  std::uint32_t first_worker, Executor& control);
+  BlkDevice(const BlkDevice&) = delete;
+  BlkDevice& operator=(const BlkDevice&) = delete;
   ~BlkDevice() override;
 
   [[nodiscard]] const BlkDeviceOptions& options() const { return options_; }
@@ -102,7 +104,6 @@ class BlkDevice final : public vhost_user::Device {
   BlkDevice(BlkDeviceOptions options, std::unique_ptr<BlkStore> store, std::span<const WorkerPort> workers,
             std::uint32_t first_worker, Executor& control);
   [[nodiscard]] spec::BlkConfig config() const;
-  [[nodiscard]] std::shared_ptr<DirtyLog> effective_log() const;
   [[nodiscard]] BlkRequestLimits request_limits() const;
   void post_limits();
   // Runs `body(queue, done)` on the owner of each queue, and `done` on the control thread after the last.
@@ -119,7 +120,7 @@ class BlkDevice final : public vhost_user::Device {
   Executor& control_;
   vhost_user::FrontEndPort* port_ = nullptr;
   std::shared_ptr<const RegionMap> map_;
-  std::shared_ptr<DirtyLog> log_;
+  std::shared_ptr<DirtyLog> log_;  // in force: the session gives it only while LOG_ALL is acknowledged
   std::uint64_t acked_ = 0;
   bool writeback_ = true;
   std::vector<std::unique_ptr<PerWorker>> per_worker_;  // by worker; null where no queue of ours lives

@@ -63,6 +63,11 @@ Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user
     }
     replay_ = inflight_.recover(layout);
     std::ranges::reverse(replay_);
+    if (!ring_->packed() && !replay_.empty()) {
+      // A front-end can't know how far its lost back-end had read and gives the used index as base. What was taken beyond it
+      // is what is served again now; the next chain comes after that.
+      ring_.emplace(layout, start.features, ring_->used_index() + static_cast<std::uint32_t>(replay_.size()));
+    }
   }
   state_ = State::running;
   context.running.push_back(this);
@@ -117,7 +122,7 @@ void BlkQueue::after_completion() noexcept {
   if (state_ == State::stopping) {
     // The last batch must be out before anyone is told that the ring has stopped.
     publish();
-    const std::uint32_t base = ring_ ? ring_->base() : 0;
+    const std::uint32_t base = ring_ ? ring_->base() : lost_base_;
     become_stopped();
     if (stop_done_) {
       std::exchange(stop_done_, nullptr)(base);
@@ -239,6 +244,7 @@ void BlkQueue::set_memory(std::shared_ptr<const RegionMap> map, Done<> done) {
     } else {
       // The ring's own memory is gone (cases row 47). What is in flight can't be published any more.
       break_ring(RingFault::unmapped);
+      lost_base_ = ring_->base();
       ring_.reset();
     }
   }
@@ -253,22 +259,27 @@ inline void BlkQueue::pin(BlkSlot& slot) noexcept {
   slot.pinned = pinned_;
   ++pinned_->pins;
   ++in_flight_;
+  ++*around_.device_in_flight;
 }
 
 inline void BlkQueue::unpin(BlkSlot& slot) noexcept {
   --slot.pinned->pins;
   --in_flight_;
+  --*around_.device_in_flight;
 }
 
 // ---------------------------------------------------------------- the data path
 
 Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
+  check_memory();
   if (RW_UNLIKELY(!can_pop())) {
     return Pumped::inactive;
   }
   std::uint32_t taken = 0;
   for (; taken < limits::kPumpBudgetRequests; ++taken) {
-    BlkSlot* slot = context.slots.take();
+    // A disk holds at most as many slots as it leaves to others: one that hangs takes half of them, however many queues it
+    // has, a second one half of the rest.
+    BlkSlot* slot = RW_LIKELY(*around_.device_in_flight < context.slots.available()) ? context.slots.take() : nullptr;
     if (RW_UNLIKELY(slot == nullptr)) {
       counters_.starved.add();
       context.note_starved(*this);
@@ -466,14 +477,18 @@ inline void BlkQueue::signal_call() noexcept {
   }
 }
 
-// The memory behind a mapping may have been truncated while the batch was written (hard-points 18).
-inline void BlkQueue::check_memory() noexcept {
+// The memory behind a mapping may have been truncated while the ring or a batch was read or written (hard-points 18). Looked
+// at by each pump, publish and safety look, so that a ring which reads as empty since it vanished is found as well.
+void BlkQueue::check_memory() noexcept {
   const std::uint64_t epoch = sigbus::epoch();
   if (RW_LIKELY(epoch == sigbus_epoch_)) {
     return;
   }
   sigbus_epoch_ = epoch;
-  if (!broken_ && std::ranges::any_of(maps_, [](const auto& each) { return each->map->poisoned(); })) {
+  // A dirty log that vanished would let a migration miss pages; the queue stops as well.
+  const bool lost = std::ranges::any_of(maps_, [](const auto& each) { return each->map->poisoned(); }) ||
+                    (log_ != nullptr && log_->poisoned());
+  if (!broken_ && lost && state_ != State::stopped) {
     counters_.memory_lost.add();
     break_ring(RingFault::unmapped);
   }
@@ -518,6 +533,7 @@ void BlkQueue::suppress() noexcept {
 }
 
 bool BlkQueue::look() noexcept {
+  check_memory();
   if (!can_pop() || is_active || is_starved || !ring_->has_work()) {
     unserved_looks_ = 0;
     return false;

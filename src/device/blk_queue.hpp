@@ -37,8 +37,9 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   // What a queue needs from its device for good.
   struct Surroundings {
     std::uint32_t index = 0;
-    const std::string* serial = nullptr;  // outlives the queue, constant
-    BlkLatency* latency = nullptr;        // of this device on this worker
+    const std::string* serial = nullptr;        // outlives the queue, constant
+    BlkLatency* latency = nullptr;              // of this device on this worker
+    std::uint32_t* device_in_flight = nullptr;  // requests of this device on this worker
     Duration stop_deadline;
     // Called on the worker's thread; reaches the front-end by way of the control thread.
     std::move_only_function<void(std::uint32_t)> send_inband_call;
@@ -47,6 +48,7 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   explicit BlkQueue(Surroundings surroundings) : around_(std::move(surroundings)) {}
   BlkQueue(const BlkQueue&) = delete;
   BlkQueue& operator=(const BlkQueue&) = delete;
+  ~BlkQueue() override = default;
 
   [[nodiscard]] Result<> start(WorkerContext& context, BlkChannel& channel, vhost_user::RingStart start,
                                std::shared_ptr<const RegionMap> map, std::shared_ptr<DirtyLog> log,
@@ -141,6 +143,7 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   std::vector<std::unique_ptr<PinnedMap>> maps_;  // all that requests are pinned to, and the current one (last)
   RingAddresses addresses_;
   GuestAddress log_guest_address_;
+  std::uint32_t lost_base_ = 0;  // of a running ring whose memory was taken away
   UniqueFd kick_fd_;
   WatchId kick_watch_;
   // What waits for completions. A session asks for one thing at a time, so one of these at most.

@@ -58,13 +58,15 @@ class BlkSlotPool {
     }
     free_.push_back(&slot);
   }
-  // Room for `count` segments: the slot's own, or a borrowed wide one; empty when there is none left at the moment.
+  // Room for `count` segments: the slot's own, which is enough for whoever keeps to seg_max, or a borrowed wide one; empty
+  // when there is none of those left at the moment.
   [[nodiscard]] std::span<iovec> segments(BlkSlot& slot, std::size_t count) noexcept;
   [[nodiscard]] std::size_t available() const noexcept { return free_.size(); }
   [[nodiscard]] std::size_t wide_available() const noexcept { return free_wide_.size(); }
 
  private:
   std::unique_ptr<BlkSlot[]> slots_;
+  std::unique_ptr<iovec[]> long_segments_;  // kLongSegments for each slot; pages that nobody needed are never touched
   std::vector<BlkSlot*> free_;
   std::vector<WideSegments> wide_;
   std::vector<WideSegments*> free_wide_;
