@@ -173,6 +173,10 @@ class Host::Daemon {
   void on_drain_deadline();
   void finish(HostEnd end);
   void report() const;
+  void watch_workers() {
+    workers_->free_stuck_writes();
+    watchdog_->set(clock_now() + limits::kStuckWritePeriod);
+  }
 
   HostOptions options_;
   std::unique_ptr<EpollLoop> loop_;
@@ -181,6 +185,7 @@ class Host::Daemon {
   std::unique_ptr<SignalWatch> signals_;
   std::map<std::string, std::unique_ptr<Disk>> disks_;
   std::unique_ptr<FunctionTimer> drain_timer_;
+  std::unique_ptr<FunctionTimer> watchdog_;
   std::unique_ptr<ApiServer> api_;
   std::vector<DiskStats> final_stats_;  // of disks that were drained at the end
   std::uint32_t next_worker_ = 0;
@@ -208,6 +213,8 @@ Result<std::unique_ptr<Host::Daemon>> Host::Daemon::create(HostOptions options) 
   RW_TRY_ASSIGN(daemon->workers_, WorkerPool::create(daemon->options_.workers));
   Daemon* self = daemon.get();
   daemon->drain_timer_ = std::make_unique<FunctionTimer>(*daemon->loop_, [self] { self->on_drain_deadline(); });
+  daemon->watchdog_ = std::make_unique<FunctionTimer>(*daemon->loop_, [self] { self->watch_workers(); });
+  self->watch_workers();
   return daemon;
 }
 

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -22,6 +23,13 @@ namespace {
 
 // A queue without a kick descriptor asks to be polled; its worker sleeps no longer than this between two looks.
 constexpr Duration kPollingPause = Duration::microseconds(100);
+
+// Interrupts a worker's system call. Ignored by default and used for nothing else here.
+constexpr int kInterruptSignal = SIGURG;
+
+// A turn that finds nothing takes less time than a clock read, which would double the time until the next look. So while
+// spinning the clock is read once in so many turns; time is then late by less than a microsecond.
+constexpr std::uint32_t kIdleTurnsPerClockRead = 8;
 
 [[nodiscard]] Result<> pin_to(int cpu) {
   cpu_set_t set;
@@ -67,6 +75,7 @@ class WorkerPool::Worker final : private TimerHandler {
   [[nodiscard]] WorkerPort port() { return {.index = index_, .context = &*context_, .executor = &*mailbox_}; }
   [[nodiscard]] bool has_uring() const { return has_uring_; }
   [[nodiscard]] WorkerStats stats() const;
+  void free_stuck_write();
 
  private:
   void main(std::promise<Result<>> started);
@@ -84,6 +93,7 @@ class WorkerPool::Worker final : private TimerHandler {
   const std::optional<int> cpu_;
   std::thread thread_;
   pthread_t thread_handle_{};
+  std::uint32_t write_serial_seen_ = 0;  // the control thread's
 
   // Made and used on the thread.
   std::unique_ptr<Loop> loop_;
@@ -91,7 +101,8 @@ class WorkerPool::Worker final : private TimerHandler {
   std::optional<WorkerContext> context_;
   bool has_uring_ = false;
   bool ending_ = false;
-  std::uint32_t events_ = 0;  // handled by the loop since the last turn
+  std::uint32_t events_ = 0;      // handled by the loop since the last turn
+  std::uint32_t idle_turns_ = 0;  // one after the other
   Instant last_work_;
   std::size_t safety_next_ = 0;  // position in context_->running of the next safety look
   bool safety_set_ = false;
@@ -151,12 +162,16 @@ void WorkerPool::Worker::turn() noexcept {
       policy_.decide({.worked = worked, .last_work = last_work_, .active_sources = active}, context.now);
   const Instant began = context.now;
   if (decision.action == PollAction::spin || !arm_active()) {
-    context.now = clock_now();
     if (worked) {
+      context.now = clock_now();
+      idle_turns_ = 0;
       productive_turns_.add();
       productive_ns_.add(static_cast<std::uint64_t>((context.now - began).ns));
     } else {
       spin_pause();
+      if (++idle_turns_ % kIdleTurnsPerClockRead == 0) {
+        context.now = clock_now();
+      }
     }
     events_ = loop_->poll(context.now);
     return;
@@ -297,6 +312,15 @@ WorkerStats WorkerPool::Worker::stats() const {
   return stats;
 }
 
+// An odd serial that is the same as a period ago: the same write ever since.
+void WorkerPool::Worker::free_stuck_write() {
+  const std::uint32_t serial = context_->stuck_write.serial.load(std::memory_order_relaxed);
+  if (serial % 2 != 0 && serial == write_serial_seen_) {
+    static_cast<void>(pthread_kill(thread_handle_, kInterruptSignal));
+  }
+  write_serial_seen_ = serial;
+}
+
 // ---------------------------------------------------------------- the pool
 
 Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& options) {
@@ -306,6 +330,10 @@ Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& 
   }
   RW_TRY_ASSIGN(const PollPolicy policy, parse_poll_policy(options.poll));
   const LoopChoice choice = probe_loop_engine(options.engine);
+  // Not SA_RESTART: the signal's only purpose is that a write ends with EINTR.
+  struct sigaction interrupt{};
+  interrupt.sa_handler = [](int) {};
+  static_cast<void>(sigaction(kInterruptSignal, &interrupt, nullptr));
   auto pool = std::unique_ptr<WorkerPool>(new WorkerPool);
   pool->engine_reason_ = choice.reason;
   for (std::uint32_t i = 0; i < options.workers; ++i) {
@@ -329,6 +357,12 @@ WorkerPool::~WorkerPool() {
 
 bool WorkerPool::has_uring() const {
   return !workers_.empty() && workers_.front()->has_uring();
+}
+
+void WorkerPool::free_stuck_writes() {
+  for (const auto& worker : workers_) {
+    worker->free_stuck_write();
+  }
 }
 
 std::vector<WorkerStats> WorkerPool::stats() const {

@@ -20,7 +20,7 @@ struct WorkerPoolOptions {
   std::uint32_t workers = 1;
   LoopEngine engine = LoopEngine::automatic;
   std::string poll = "never";  // as parse_poll_policy takes it
-  std::vector<int> cpus;       // worker i runs on cpus[i % size]; empty: the process's affinity, unpinned
+  std::vector<int> cpus = {};  // worker i runs on cpus[i % size]; empty: the process's affinity, unpinned
 };
 
 struct WorkerStats {
@@ -48,6 +48,10 @@ class WorkerPool {
   [[nodiscard]] bool has_uring() const;  // what BlkStoreOptions::loop_has_uring wants to know
   [[nodiscard]] const std::string& engine_reason() const { return engine_reason_; }
   [[nodiscard]] std::vector<WorkerStats> stats() const;
+
+  // Call about once a second (limits::kStuckWritePeriod): frees a worker that has hung in a write to a peer's descriptor
+  // since the last call (hard-points 23), by a signal that interrupts the write; the worker then drops that descriptor.
+  void free_stuck_writes();
 
  private:
   class Worker;

@@ -1,0 +1,91 @@
+#include "worker/worker_pool.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "loop/clock.hpp"
+#include "notify/event_fd.hpp"
+
+namespace ringway {
+namespace {
+
+std::unique_ptr<WorkerPool> make_pool(WorkerPoolOptions options = {}) {
+  auto pool = WorkerPool::create(options);
+  EXPECT_TRUE(pool.has_value()) << (pool ? "" : pool.error().message);
+  return pool ? std::move(*pool) : nullptr;
+}
+
+TEST(WorkerPool, RunsMessagesOnTheWorkersThreadInOrder) {
+  auto pool = make_pool({.workers = 2});
+  for (const WorkerPort& port : pool->ports()) {
+    std::promise<bool> ran;
+    int order = 0;
+    port.executor->post([&order] { order = order * 10 + 1; });
+    port.executor->post([&order] { order = order * 10 + 2; });
+    port.executor->post([&] { ran.set_value(port.executor->is_current() && port.context->index == port.index); });
+    EXPECT_TRUE(ran.get_future().get());
+    EXPECT_EQ(order, 12);
+  }
+}
+
+TEST(WorkerPool, EndsWhileIdleUnderEachLoopAndPolicy) {
+  for (const LoopEngine engine : {LoopEngine::epoll, LoopEngine::automatic}) {
+    for (const char* poll : {"never", "always", "fixed=50us"}) {
+      auto pool = make_pool({.workers = 2, .engine = engine, .poll = poll});
+      pool.reset();
+    }
+  }
+}
+
+TEST(WorkerPool, ErrorsSayWhatToChange) {
+  const auto message = [](WorkerPoolOptions options) {
+    auto pool = WorkerPool::create(options);
+    return pool ? std::string("no error") : pool.error().message;
+  };
+  EXPECT_NE(message({.workers = 0}).find("between 1 and"), std::string::npos);
+  EXPECT_NE(message({.poll = "sometimes"}).find("never"), std::string::npos);
+  EXPECT_NE(message({.cpus = {1023}}).find("CPU 1023"), std::string::npos);
+}
+
+// Hard-points 23: a blocking eventfd at its maximum, as a peer can make of the call descriptor that it shares with us.
+TEST(WorkerPool, FreesAWorkerThatHangsInAPeersDescriptor) {
+  auto pool = make_pool();
+  const int peer = eventfd(0, EFD_CLOEXEC);  // blocking
+  ASSERT_GE(peer, 0);
+  const std::uint64_t maximum = UINT64_MAX - 1;
+  ASSERT_EQ(write(peer, &maximum, sizeof maximum), static_cast<ssize_t>(sizeof maximum));
+  EventFd call;
+  call.set(UniqueFd(fcntl(peer, F_DUPFD_CLOEXEC, 0)));
+  std::promise<EventFd::Sent> sent;
+  std::future<EventFd::Sent> outcome = sent.get_future();
+  const WorkerPort& port = pool->ports().front();
+  port.executor->post([&] { sent.set_value(call.signal(port.context->stuck_write)); });
+  // Two looks at the same write free it; more in case the first came before the write.
+  while (outcome.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    pool->free_stuck_writes();
+  }
+  EXPECT_EQ(outcome.get(), EventFd::Sent::broken);
+  EXPECT_FALSE(call.present());
+  close(peer);
+}
+
+TEST(WorkerPool, AnIdleWorkerSleeps) {
+  auto pool = make_pool({.workers = 1, .poll = "fixed=50us"});
+  std::promise<void> ran;
+  pool->ports().front().executor->post([&] { ran.set_value(); });
+  ran.get_future().wait();
+  const WorkerStats before = pool->stats().front();
+  std::promise<void> later;
+  std::future<void> done = later.get_future();
+  EXPECT_EQ(done.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  const WorkerStats after = pool->stats().front();
+  EXPECT_LE(after.sleeps - before.sleeps, 3U);
+  EXPECT_LT(after.cpu_ns - before.cpu_ns, 50'000'000U);
+}
+
+}  // namespace
+}  // namespace ringway
