@@ -101,7 +101,7 @@ def start_qemu(arguments, store, image, directory):
         node = f"driver=null-co,node-name=disk,size={NULL_BYTES},read-zeroes=off"
     else:
         engine = "threads" if store == "tmpfs" else "io_uring"
-        node = f"driver=file,node-name=disk,filename={image},cache.direct=on,aio={engine}"
+        node = f"driver=file,locking=off,node-name=disk,filename={image},cache.direct=on,aio={engine}"
     command = [
         arguments.qemu, "--blockdev", node, "--export",
         f"type=vhost-user-blk,id=export,node-name=disk,addr.type=unix,addr.path={path},num-queues=1,writable=on",
@@ -127,7 +127,7 @@ def run_json(command):
 
 def measure_backend(arguments, backend, driver, depth):
     values = {
-        "socket": backend.socket_path, "depth": depth, "seconds": arguments.seconds, "cpu": arguments.driver_cpu,
+        "socket": backend.socket_path, "depth": depth, "milliseconds": round(arguments.seconds * 1000), "cpu": arguments.driver_cpu,
         "wait": "sleep" if driver == "sleeping" else "poll",
     }
     command = ["taskset", "-c", str(arguments.driver_cpu)] + shlex.split(arguments.bench_driver or arguments.ringway)
@@ -290,7 +290,7 @@ def parse_arguments():
                         default="serve --api off --poll always --cpus {cpu} --disk path={image},socket={socket}",
                         help="Ringway's arguments for serving a file")
     parser.add_argument("--bench",
-                        default="bench blk --socket {socket} --depth {depth} --time {seconds}s --wait {wait} --cpus {cpu} --json",
+                        default="bench blk --socket {socket} --depth {depth} --time {milliseconds}ms --wait {wait} --cpus {cpu} --json",
                         help="Ringway's arguments for driving")
     parser.add_argument("--probe", default="bench cacheline --cpus {first},{second} --json",
                         help="Ringway's arguments for the cache-line probe")

@@ -252,15 +252,21 @@ Result<Verdict> status_canary(const Context& context) {
   return answer.ok() ? pass("one byte was written") : failed(describe(answer));
 }
 
-// For chains that a device may answer by stopping and asking for a reset; but it must be usable by the next driver.
-Verdict stopped_but_next_session_works(const Context& context) {
+// Closes `session` first: a back-end that serves one front-end at a time lets the second one wait.
+Verdict next_session_works(Session&& session, const Context& context, const std::string& seen) {
+  {
+    const Session closing = std::move(session);
+  }
   Result<Session> next = context.open();
   if (!next) {
-    return failed("the queue was stopped, and no session can be opened any more: " + next.error().message);
+    return failed(seen + ", and no session can be opened any more: " + next.error().message);
   }
-  return next->alive() ? pass("the queue was stopped; the next session works")
-                       : failed("the queue was stopped, and the next session doesn't work either");
+  return next->alive() ? pass(seen + "; the next session works")
+                       : failed(seen + ", and the next session doesn't work either");
 }
+
+// For chains that a device may answer by stopping and asking for a reset; but it must be usable by the next driver.
+constexpr const char* kStopped = "the queue was stopped";
 
 Result<Verdict> short_header(const Context& context) {
   RW_TRY_ASSIGN(Session session, context.open());
@@ -268,7 +274,7 @@ Result<Verdict> short_header(const Context& context) {
   const DriverBuffer chain[] = {session.at(kHeader, 8), session.at(kReadBack, 512, true), session.at(kStatus, 1, true)};
   const Answer answer = session.chain(chain, kStatus);
   if (!answer.completed) {
-    return stopped_but_next_session_works(context);
+    return next_session_works(std::move(session), context, kStopped);
   }
   return answer.ok() ? failed("a header of 8 bytes was taken: " + describe(answer)) : pass(describe(answer));
 }
@@ -279,7 +285,7 @@ Result<Verdict> no_status(const Context& context) {
   const DriverBuffer chain[] = {session.at(kHeader, 16)};
   const Answer answer = session.chain(chain, kStatus);
   if (!answer.completed) {
-    return stopped_but_next_session_works(context);
+    return next_session_works(std::move(session), context, kStopped);
   }
   return answer.used_length == 0 && session.alive() ? pass("returned with length 0, and the next read works")
                                                     : failed(describe(answer));
@@ -293,8 +299,7 @@ Result<Verdict> unmapped_buffer(const Context& context) {
   if (answer.ok()) {
     return failed("a read into memory that was never shared: " + describe(answer));
   }
-  RW_TRY_ASSIGN(Session next, context.open());
-  return next.alive() ? pass(describe(answer) + "; the next session works") : failed("the next session doesn't work");
+  return next_session_works(std::move(session), context, describe(answer));
 }
 
 Result<Verdict> many_segments(const Context& context) {

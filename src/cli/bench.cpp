@@ -1,4 +1,5 @@
-// `ringway bench blk`: the block workload against any back-end's socket, or against ourselves.
+// `ringway bench blk`: the block workload against any back-end's socket, or against ourselves. `ringway bench cacheline`:
+// what the machine itself contributes to such figures.
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -6,6 +7,7 @@
 #include <iostream>
 
 #include "bench/blk_bench.hpp"
+#include "bench/cache_line_probe.hpp"
 #include "cli/commands.hpp"
 #include "cli/self_host.hpp"
 #include "control/config.hpp"
@@ -192,12 +194,41 @@ void add_ring_options(CLI::App& blk, Arguments& arguments) {
   blk.add_option("--cpus", arguments.driver_cpus, "CPUs of the driver's threads (with --self: all but the worker's)");
 }
 
+int bench_cache_line(const std::string& cpus, bool json) {
+  const Result<std::vector<int>> pair = of_option("--cpus", parse_cpus(cpus));
+  if (!pair || pair->size() != 2 || pair->front() == pair->back()) {
+    print_error(pair ? fmt::format("--cpus: '{}' is not allowed; give two different CPUs, such as 0,1", cpus)
+                     : pair.error().message);
+    return kExitUsage;
+  }
+  return run_cache_line_probe(pair->front(), pair->back(), json, std::cout);
+}
+
+void add_cache_line(CLI::App& bench, int& exit_code) {
+  struct CacheLineArguments {
+    std::string cpus;
+    bool json = false;
+  };
+  auto arguments = std::make_shared<CacheLineArguments>();
+  CLI::App* cache_line = bench.add_subcommand("cacheline", "How long a cache line takes from one CPU to another and back");
+  cache_line->add_option("--cpus", arguments->cpus, "The two CPUs, such as 0,1")->required()->type_name("A,B");
+  cache_line->add_flag("--json", arguments->json, "One JSON object instead of text");
+  cache_line->footer(
+      "On a virtual machine it changes by a factor of four with where the host puts the virtual CPUs, and the rate of a "
+      "polled\n"
+      "queue with it: look before and after a comparison.\n\n"
+      "Example:\n"
+      "  ringway bench cacheline --cpus 0,1");
+  cache_line->callback([arguments, &exit_code] { exit_code = bench_cache_line(arguments->cpus, arguments->json); });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* bench = app.add_subcommand("bench", "Measure a back-end");
   bench->require_subcommand(1);
+  add_cache_line(*bench, exit_code);
   CLI::App* blk = bench->add_subcommand("blk", "Rate, latency and CPU cost of any vhost-user-blk back-end");
   blk->add_option("--socket,-s", arguments->socket, "The back-end's socket")->type_name("PATH");
   blk->add_flag("--self", arguments->self, "Measure ringway itself, started for the purpose");

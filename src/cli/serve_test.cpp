@@ -73,8 +73,8 @@ class Program {
   }
   bool wait_for_log(std::string_view text) { return wait_for(err_text_, text, Duration::seconds(20)); }
   // Reads to the end; the exit status, or 128 + signal.
-  int wait() {
-    const Instant deadline = clock_now() + Duration::seconds(30);
+  int wait(Duration patience = Duration::seconds(30)) {
+    const Instant deadline = clock_now() + patience;
     while (read_some(deadline)) {
     }
     if (out_ || err_) {
@@ -131,9 +131,9 @@ struct Ended {
   std::string out, err;
 };
 
-Ended run(std::vector<std::string> arguments) {
+Ended run(std::vector<std::string> arguments, Duration patience = Duration::seconds(30)) {
   Program program(std::move(arguments));
-  const int status = program.wait();
+  const int status = program.wait(patience);
   return {status, program.out(), program.err()};
 }
 
@@ -285,6 +285,7 @@ TEST_F(Serve, HelpTeaches) {
   for (const char* command : {"ctl", "bench", "check"}) {
     EXPECT_EQ(run({command, "--help"}).status, 0) << command;
   }
+  EXPECT_THAT(run({"bench", "cacheline", "--help"}).out, HasSubstr("ringway bench cacheline --cpus 0,1"));
   EXPECT_EQ(run({"--version"}).out, "ringway " RINGWAY_VERSION "\n");
 }
 
@@ -483,6 +484,71 @@ TEST_F(Serve, BenchOfItself) {
   const Ended missing = run({"bench", "blk", "--self", "--store", file("missing.img")});
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.err, HasSubstr("missing.img' (create it first"));
+}
+
+TEST_F(Serve, BenchOfACacheLine) {
+  for (const char* cpus : {"0", "0,0", "0,1,2", "x"}) {
+    const Ended ended = run({"bench", "cacheline", "--cpus", cpus});
+    EXPECT_EQ(ended.status, 2) << cpus;
+    EXPECT_THAT(ended.err, HasSubstr(fmt::format("--cpus: '{}' is not allowed; give ", cpus)));
+  }
+  const Ended ended = run({"bench", "cacheline", "--cpus", "0,1", "--json"});
+  const nlohmann::json json = nlohmann::json::parse(ended.out, nullptr, false);
+  if (ended.status != 0) {
+    GTEST_SKIP() << ended.out;  // one CPU, or CPUs that we may not use
+  }
+  EXPECT_GE(json.at("median_ns").get<int>(), json.at("minimum_ns").get<int>());
+  EXPECT_THAT(run({"bench", "cacheline", "--cpus", "1,0"}).out, StartsWith("cache line from CPU 1 to CPU 0 and back: "));
+}
+
+// --- our own conformance, by the check that judges others ---
+
+class Check : public Serve {
+ protected:
+  nlohmann::json check(const std::string& disk_options, std::vector<std::string> more, int expected_status) {
+    Program program(arguments(disk_options + ",queues=2,in-order"));
+    if (!program.wait_for("ready: 1 disk\n")) {
+      ADD_FAILURE() << program.err();
+      return {};
+    }
+    std::vector<std::string> line = {"check", "blk", "--socket", file("a.sock"), "--json"};
+    line.insert(line.end(), more.begin(), more.end());
+    const Ended ended = run(line, Duration::seconds(100));  // some rules wait for calls that must not come
+    EXPECT_EQ(ended.status, expected_status) << ended.err << ended.out;
+    return nlohmann::json::parse(ended.out, nullptr, false);
+  }
+  static std::vector<std::string> skipped(const nlohmann::json& report) {
+    std::vector<std::string> rules;
+    for (const nlohmann::json& rule : report.at("rules")) {
+      if (rule.at("outcome") == "SKIP") {
+        rules.push_back(rule.at("rule"));
+      }
+    }
+    return rules;
+  }
+};
+
+TEST_F(Check, FindsNoFaultInARamDisk) {
+  const nlohmann::json report = check(disk("ram:64M"), {"--write"}, 0);
+  EXPECT_THAT(skipped(report),
+              ::testing::ElementsAre("split: writes to a read-only disk", "packed: writes to a read-only disk"));
+  EXPECT_GT(report.at("passed").get<int>(), 60);
+}
+
+TEST_F(Check, FindsNoFaultInAFile) {
+  const nlohmann::json report = check(disk(directory_.image("a.img", 64 << 20)), {"--write"}, 0);
+  EXPECT_GT(report.at("passed").get<int>(), 60);
+}
+
+TEST_F(Check, FindsNoFaultInAReadOnlyDisk) {
+  const nlohmann::json report = check(disk("ram:64M") + ",ro", {}, 0);
+  EXPECT_THAT(skipped(report), ::testing::Not(::testing::Contains("split: writes to a read-only disk")));
+}
+
+// Or the three above would say nothing.
+TEST_F(Check, FindsFaults) {
+  const nlohmann::json report = check(disk("ram:64M") + ",faults=eio", {"--only", "split: used length of a read"}, 1);
+  EXPECT_EQ(report.at("failed"), 1);
 }
 
 }  // namespace
