@@ -37,7 +37,7 @@ test:
 fuzz:
 	tools/setup build test
 	cmake --preset fuzz
-	cmake --build --preset fuzz --parallel $(JOBS)
+	cmake --build --preset fuzz --target fuzzers --parallel $(JOBS)
 	tools/fuzz $(FUZZ_SECONDS)
 
 bench: build
@@ -50,8 +50,8 @@ format format-check:
 
 tidy:
 	tools/setup build test ci
-	cmake --preset clang
-	tools/tidy build/clang
+	cmake --preset asan-ubsan
+	tools/tidy build/asan-ubsan
 
 clean:
 	rm -rf build
