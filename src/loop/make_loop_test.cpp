@@ -141,6 +141,13 @@ TEST(MakeLoop, EpollWorksWhereNanosecondTimeoutsAreForbidden) {
 }
 
 TEST(MakeLoop, NoDescriptorsLeftIsAnErrorThatNamesTheLimit) {
+#if defined(__has_feature)
+#if __has_feature(undefined_behavior_sanitizer)
+  GTEST_SKIP()
+      << "UBSan's check of virtual tables opens a pipe to find out whether memory is readable, and takes its failure "
+         "for a wild pointer";
+#endif
+#endif
   EXPECT_TRUE(in_child([]() -> std::string {
     const rlimit none{.rlim_cur = 3, .rlim_max = 3};
     // Descriptors 0 to 2 are open, and the pipe to the parent lies above the limit already.
