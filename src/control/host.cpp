@@ -167,6 +167,7 @@ class Host::Daemon {
   void on_opened(const std::string& name, Result<BlkStoreChoice> choice,
                  std::move_only_function<void(HostResult<std::string>)> done);
   void start_removal(Disk& disk);
+  void flush_workers(const std::string& name);
   void on_detached(const std::string& name);
   void answer_removers(Disk& disk, const HostResult<>& result);
   void end_if_drained();
@@ -542,7 +543,13 @@ void Host::Daemon::remove_disk(const std::string& name, std::move_only_function<
 
 void Host::Daemon::start_removal(Disk& disk) {
   disk.state = DiskState::removing;
-  disk.endpoint->close([this, name = disk.options.name] { mailbox_->post([this, name] { on_detached(name); }); });
+  disk.endpoint->close([this, name = disk.options.name] { mailbox_->post([this, name] { flush_workers(name); }); });
+}
+
+// No session is left, and perhaps there never was one. Messages to the workers may be on their way all the same (a resize);
+// one more detach comes behind the last of them.
+void Host::Daemon::flush_workers(const std::string& name) {
+  disks_.at(name)->device->detach([this, name](const Result<>&) { mailbox_->post([this, name] { on_detached(name); }); });
 }
 
 void Host::Daemon::on_detached(const std::string& name) {

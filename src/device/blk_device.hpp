@@ -1,7 +1,9 @@
 // A virtio-blk device: configuration space and features (virtio 1.3 §5.2), its queues, and the messages between the control
 // thread and the workers that own those queues.
 //
-// Owner: control thread. Create after the workers run; destroy before they end, after detach (Endpoint::close does that).
+// Owner: control thread. Create after the workers run; destroy before they end, after a
+// detach() has answered that was called when nobody used the device any more: messages to workers may be on their way even
+// if no session was ever there.
 #pragma once
 
 #include <array>
