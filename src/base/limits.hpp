@@ -20,17 +20,27 @@ inline constexpr std::size_t kMemorySlotsMax = 509;  // what QEMU's own limit fo
 inline constexpr std::size_t kDevicesMax = 128;      // of one process; see kMappingsMax
 inline constexpr std::size_t kMappingsMax = 131072;  // of guest memory in one process: the old and the new table of each
                                                      // device while one replaces the other, and its logs; 32 bytes each
-inline constexpr std::size_t kFdsPerMessageMax = 8;  // VHOST_MEMORY_BASELINE_NREGIONS
+inline constexpr std::uint64_t kGuestBytesMax = 1ULL << 44U;   // of one guest's memory: 16 TiB
+inline constexpr std::uint64_t kMappedBytesMax = 1ULL << 46U;  // of all of it in one process: half of the 128 TiB that it
+                                                               // has, so that sparse files can't take what we ourselves need
+inline constexpr std::size_t kFdsPerMessageMax = 8;            // VHOST_MEMORY_BASELINE_NREGIONS
 inline constexpr std::size_t kMessagePayloadMax = 4096;  // bytes; the largest that applies to us is a memory table of 264
 
 // --- Workers ---
 inline constexpr std::uint32_t kWorkersMax = 256;     // threads; more than any host we know has use for
-inline constexpr std::size_t kSlotsPerWorker = 1024;  // requests in flight on one worker; an empty pool stops popping
-inline constexpr std::uint32_t kPumpBudgetRequests =
-    128;                                            // per queue and turn, so that a deep queue can't hide a shallow one
-inline constexpr std::size_t kInlineSegments = 34;  // kept in the slot itself: 128 KiB in 4 KiB pages, and a little
-inline constexpr std::size_t kLongSegments = 160;   // of any slot, in memory of its own: a chain of seg_max, some of whose
-                                                    // buffers cross a region border
+inline constexpr std::size_t kSlotsPerWorker = 1024;  // requests in flight on one worker that any of its disks may hold,
+inline constexpr std::uint32_t kReservedSlots = 32;   // and those of each disk alone: a guest's usual depth, which holds up
+                                                      // when all other disks of the worker hang
+inline constexpr std::size_t kSlotsPerWorkerMax = kSlotsPerWorker + kReservedSlots * kDevicesMax;
+inline constexpr std::int32_t kPumpBudget = 2048;     // per queue and turn, so that a deep queue can't hide a shallow one:
+inline constexpr std::int32_t kPumpRequestCost = 13;  // of it for each request, and 1 for each descriptor read or further
+                                                      // piece of a buffer. 128 requests of three descriptors, 43 of 128
+                                                      // KiB in pages
+inline constexpr std::uint64_t kPumpBytesPerUnit = 256;      // 1 for so many that the worker copies: 5 to 15 ns, a unit 6
+inline constexpr std::uint64_t kCopySliceBytes = 1U << 20U;  // a longer copy is spread over turns: one slice a turn and disk
+inline constexpr std::size_t kInlineSegments = 34;           // kept in the slot itself: 128 KiB in 4 KiB pages, and a little
+inline constexpr std::size_t kLongSegments = 160;  // of any slot, in memory of its own: a chain of seg_max, some of whose
+                                                   // buffers cross a region border
 inline constexpr std::size_t kWideSegmentsPerWorker = 8;  // chains longer than that in flight on one worker
 
 // --- Time ---
@@ -49,6 +59,7 @@ inline constexpr std::size_t kBlkIdBytes = 20;
 
 static_assert(kBlkSegmentsMax + 2 <= 128, "the default ring of QEMU must hold the longest chain");
 static_assert(kLongSegments >= kBlkSegmentsMax + 2, "a driver that keeps to seg_max never waits for wide segments");
+static_assert(kPumpBudget / (kPumpRequestCost + 3) == 128, "what the comment says");
 static_assert(kMappingsMax >= 2 * kDevicesMax * (kMemorySlotsMax + 2), "both tables, dirty log and in-flight region");
 static_assert(kSafetyStep.ns * 8 >= kSafetyPeriod.ns, "at most about 10 wake-ups a second and worker");
 

@@ -590,6 +590,7 @@ Result<> measure_blk(const BlkBenchOptions& options, BlkBenchResult& result) {
   std::barrier start(static_cast<std::ptrdiff_t>(threads.size()));
   {
     std::vector<std::jthread> running;
+    running.reserve(threads.size());
     for (const auto& thread : threads) {
       running.emplace_back([&start, &thread] { thread->run(start); });
     }

@@ -210,6 +210,7 @@ Result<Verdict> framing(const Context& context) {
   }
   std::vector<std::vector<DriverBuffer>> chains;
   std::vector<DriverBuffer> bytewise;
+  bytewise.reserve(sizeof(spec::BlkRequestHeader) + 2);
   for (std::size_t i = 0; i < sizeof(spec::BlkRequestHeader); ++i) {
     bytewise.push_back(session.at(kHeader + i, 1));
   }
@@ -310,6 +311,7 @@ Result<Verdict> many_segments(const Context& context) {
   }
   const std::size_t each = context.block();
   std::vector<DriverBuffer> pieces;
+  pieces.reserve(segments);
   for (std::uint32_t i = 0; i < segments; ++i) {
     pieces.push_back(session.at(kReadBack + std::size_t{i} * each, each));
   }
@@ -399,7 +401,7 @@ Result<Verdict> read_only(const Context& context) {
                                                                     : failed(describe(answer) + "; IOERR expected");
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kRequestRules[] = {
     {"what is written is read", "virtio 5.2.6", true, true, read_after_write},
     {"used length of a read", "virtio 2.7.8.2, 5.2.6", true, false, read_length},
     {"used length of a write", "virtio 2.7.8.2, 5.2.6", true, true, write_length},
@@ -426,7 +428,7 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 std::span<const Rule> request_rules() {
-  return kRules;
+  return kRequestRules;
 }
 
 }  // namespace ringway::blk_check

@@ -296,7 +296,7 @@ Result<Verdict> ring_sizes(const Context& context) {
   return pass(seen + " descriptors, each ring gone round twice");
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kRingRules[] = {
     {"each request completes once", "virtio 2.7.8, 2.8.6", true, false, each_token_once},
     {"no call while suppressed", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, suppressed_calls},
     {"a call when asked for", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, call_when_armed},
@@ -313,7 +313,7 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 std::span<const Rule> ring_rules() {
-  return kRules;
+  return kRingRules;
 }
 
 }  // namespace ringway::blk_check

@@ -261,7 +261,7 @@ Result<Verdict> write_cache(const Context& context) {
   return pass("write-through, writeback and back again");
 }
 
-constexpr Rule kRules[] = {
+constexpr Rule kSessionRules[] = {
     {"features fit together", "virtio 5.2.3, 6", false, false, features},
     {"configuration is plausible", "virtio 5.2.4", false, false, config_values},
     {"configuration in pieces", "vhost-user, GET_CONFIG", false, false, config_pieces},
@@ -279,7 +279,7 @@ constexpr Rule kRules[] = {
 }  // namespace
 
 std::span<const Rule> session_rules() {
-  return kRules;
+  return kSessionRules;
 }
 
 }  // namespace ringway::blk_check

@@ -15,7 +15,7 @@
 namespace ringway::cli {
 namespace {
 
-struct Arguments {
+struct BenchArguments {
   std::string socket;
   bool self = false;
   std::string store = "null:1G";
@@ -75,7 +75,7 @@ std::vector<int> allowed_cpus() {
   return cpus;
 }
 
-Result<BlkBenchOptions> bench_options(const Arguments& arguments) {
+Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
   BlkBenchOptions options = arguments.bench;
   options.socket_path = arguments.socket;
   options.pattern = arguments.sequential ? BlkBenchPattern::sequential : BlkBenchPattern::random;
@@ -103,7 +103,7 @@ Result<BlkBenchOptions> bench_options(const Arguments& arguments) {
   return options;
 }
 
-Result<SelfHostOptions> self_options(const Arguments& arguments, BlkBenchOptions& bench) {
+Result<SelfHostOptions> self_options(const BenchArguments& arguments, BlkBenchOptions& bench) {
   SelfHostOptions options;
   options.disk.path = arguments.store;
   options.disk.name = "self";
@@ -128,7 +128,7 @@ Result<SelfHostOptions> self_options(const Arguments& arguments, BlkBenchOptions
   return options;
 }
 
-int bench_blk(const Arguments& arguments) {
+int bench_blk(const BenchArguments& arguments) {
   if (arguments.self == !arguments.socket.empty()) {
     print_error("bench blk: give either --socket <path> of a back-end, or --self");
     return kExitUsage;
@@ -157,7 +157,7 @@ int bench_blk(const Arguments& arguments) {
   return run_blk_bench(*options, std::cout);
 }
 
-void add_workload_options(CLI::App& blk, Arguments& arguments) {
+void add_workload_options(CLI::App& blk, BenchArguments& arguments) {
   BlkBenchOptions& bench = arguments.bench;
   blk.add_option("--workload", arguments.mix,
                  "read, write, or mix=70 (per cent of reads); writes destroy the disk's contents")
@@ -183,7 +183,7 @@ void add_workload_options(CLI::App& blk, Arguments& arguments) {
   blk.add_option("--seed", bench.seed, "Of the random offsets")->capture_default_str();
 }
 
-void add_ring_options(CLI::App& blk, Arguments& arguments) {
+void add_ring_options(CLI::App& blk, BenchArguments& arguments) {
   BlkBenchOptions& bench = arguments.bench;
   blk.add_flag("--packed", bench.packed, "Packed rings");
   blk.add_flag("--in-order", bench.in_order, "In-order completion");
@@ -225,7 +225,7 @@ void add_cache_line(CLI::App& bench, int& exit_code) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments>();
   CLI::App* bench = app.add_subcommand("bench", "Measure a back-end");
   bench->require_subcommand(1);
   add_cache_line(*bench, exit_code);

@@ -18,9 +18,10 @@ namespace {
 
 using nlohmann::json;
 
-struct Arguments {
+struct CtlArguments {
   std::string api;
   bool as_json = false;
+  bool shrink = false;
   std::string disk, name, size;
   std::string timeout = "60s";
 };
@@ -54,7 +55,7 @@ int fail_with(std::string_view message) {
   return kExitFailure;
 }
 
-int run(const Arguments& arguments, const Command& command) {
+int run(const CtlArguments& arguments, const Command& command) {
   const Result<Duration> timeout = of_option("--timeout", parse_duration(arguments.timeout));
   if (!timeout) {
     print_error(timeout.error().message);
@@ -82,7 +83,7 @@ std::string absolute(const std::string& path) {
   return ignored ? path : result.string();
 }
 
-int add(const Arguments& arguments) {
+int add(const CtlArguments& arguments) {
   Result<DiskOptions> disk = parse_disk(arguments.disk);
   if (!disk) {
     print_error(disk.error().message);
@@ -98,10 +99,13 @@ int add(const Arguments& arguments) {
                          .show = [](const json& answer) { return fmt::format("added '{}'\n", field(answer, "name")); }});
 }
 
-int resize(const Arguments& arguments) {
+int resize(const CtlArguments& arguments) {
   json body = json::object();
   if (!arguments.size.empty()) {
     body["size"] = arguments.size;
+  }
+  if (arguments.shrink) {
+    body["shrink"] = true;
   }
   return run(arguments, {.method = "POST",
                          .target = "/v1/disks/" + url_part(arguments.name) + "/resize",
@@ -112,7 +116,7 @@ int resize(const Arguments& arguments) {
                          }});
 }
 
-int remove(const Arguments& arguments) {
+int remove(const CtlArguments& arguments) {
   return run(arguments,
              {.method = "DELETE", .target = "/v1/disks/" + url_part(arguments.name), .show = [](const json& answer) {
                 return answer.contains("removed") ? fmt::format("removed '{}'\n", field(answer, "removed"))
@@ -123,7 +127,7 @@ int remove(const Arguments& arguments) {
 }  // namespace
 
 void add_ctl(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CtlArguments>();
   CLI::App* ctl = app.add_subcommand("ctl", "Ask or change a running `ringway serve`");
   ctl->require_subcommand(1);
   ctl->fallthrough();  // --api and --json may stand behind the command too
@@ -162,6 +166,7 @@ void add_ctl(CLI::App& app, int& exit_code) {
   CLI::App* resize_app = ctl->add_subcommand("resize", "Resize a disk, or look at its image again");
   resize_app->add_option("name", arguments->name, "The disk's name")->required();
   resize_app->add_option("size", arguments->size, "The new size, such as 20G; none: whatever the image has now");
+  resize_app->add_flag("--shrink", arguments->shrink, "The size may be smaller than the disk is: what lies beyond is lost");
   resize_app->callback([arguments, &exit_code] { exit_code = resize(*arguments); });
 
   ctl->add_subcommand("quit", "End the daemon as SIGTERM does")->callback([arguments, &exit_code] {

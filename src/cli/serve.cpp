@@ -19,7 +19,7 @@ namespace {
 constexpr int kExitHung = 3;
 constexpr int kExitForced = 4;
 
-struct Arguments {
+struct ServeArguments {
   std::vector<std::string> disks;
   std::string config;
   std::uint32_t workers = 0;
@@ -28,7 +28,7 @@ struct Arguments {
   bool no_disks = false;
 };
 
-Result<ServeConfig> configure(const Arguments& arguments) {
+Result<ServeConfig> configure(const ServeArguments& arguments) {
   ServeConfig config;
   if (!arguments.config.empty()) {
     RW_TRY_ASSIGN(config, load_config(arguments.config));
@@ -101,7 +101,7 @@ Result<std::unique_ptr<Host>> start(ServeConfig config) {
   return host;
 }
 
-int serve(const Arguments& arguments) {
+int serve(const ServeArguments& arguments) {
   Result<ServeConfig> config = configure(arguments);
   if (!config) {
     print_error(config.error().message);
@@ -135,7 +135,7 @@ int serve(const Arguments& arguments) {
 }  // namespace
 
 void add_serve(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ServeArguments>();
   CLI::App* serve_app = app.add_subcommand("serve", "Serve disks to virtual machines until SIGTERM or Ctrl-C");
   serve_app
       ->add_option(

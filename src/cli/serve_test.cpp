@@ -17,8 +17,7 @@
 
 #include "control/api_client.hpp"
 #include "control/test_host.hpp"
-#include "driver/blk_driver.hpp"
-#include "loop/clock.hpp"
+#include "driver/test_driver.hpp"
 
 namespace ringway {
 namespace {
@@ -137,40 +136,6 @@ Ended run(std::vector<std::string> arguments, Duration patience = Duration::seco
   return {status, program.out(), program.err()};
 }
 
-std::unique_ptr<BlkDriver> connect_driver(const std::string& socket, BlkDriverOptions options = {}) {
-  options.socket_path = socket;
-  Result<std::unique_ptr<BlkDriver>> driver = BlkDriver::create(options);
-  EXPECT_TRUE(driver) << driver.error().message;
-  return driver ? std::move(*driver) : nullptr;
-}
-
-// Transfers 4 KiB of buffer 0.
-std::uint8_t transfer(BlkDriverQueue& queue, std::uint32_t type, std::uint64_t sector) {
-  const SharedBlock block = queue.buffer(0);
-  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = type == spec::kBlkTypeIn};
-  EXPECT_TRUE(queue.submit({.type = type, .sector = sector, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
-  queue.publish_and_kick();
-  BlkCompletion completion;
-  while (queue.reap({&completion, 1}) == 0) {
-    if (!queue.wait(clock_now() + Duration::seconds(10))) {
-      ADD_FAILURE() << "no completion";
-      return kStatusUntouched;
-    }
-  }
-  return completion.status;
-}
-
-bool closes(const BlkDriver& driver) {
-  const Instant deadline = clock_now() + Duration::seconds(10);
-  while (!driver.peer_closed()) {
-    if (clock_now() > deadline) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 class Serve : public ::testing::Test {
  protected:
   std::string file(const std::string& name) const { return directory_.file(name); }
@@ -200,7 +165,7 @@ TEST_F(Serve, BadCommandLines) {
       {{"serve", "--disk", "path=a,sokcet=b"},
        "--disk: unknown key 'sokcet' of a disk (did you mean 'socket'?); allowed: path, socket, name, queues, ro, serial, "
        "engine, connect, "
-       "direct, packed, in-order, inband, write-cache, block-size, mode, faults"},
+       "direct, registered, packed, in-order, inband, write-cache, block-size, mode, faults"},
       {{"serve", "--no-disks", "--cpus", "x"}, "--cpus: 'x' is not allowed; give CPU numbers such as 0,2 or 4-7"},
       {{"serve", "--no-disks", "--loop", "x"}, "--loop: 'x' is not allowed; give auto, io_uring or epoll"},
       {{"serve", "--no-disks", "--engine", "x"}, "--engine: unknown engine 'x': give auto, io_uring, threads or inline"},
@@ -310,9 +275,9 @@ TEST_F(Serve, SigtermWithAGuestAttachedHangsUpAndEndsCleanly) {
   ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
   const auto driver = connect_driver(file("a.sock"));
   ASSERT_NE(driver, nullptr);
-  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeOut, 0), spec::kBlkStatusOk);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeOut, 0).status, spec::kBlkStatusOk);
   program.signal(SIGTERM);
-  EXPECT_TRUE(closes(*driver));
+  EXPECT_TRUE(eventually([&] { return driver->peer_closed(); }));
   EXPECT_EQ(program.wait(), 0);
 
   // A new one takes over, and the guest goes on.
@@ -320,7 +285,7 @@ TEST_F(Serve, SigtermWithAGuestAttachedHangsUpAndEndsCleanly) {
   ASSERT_TRUE(next.wait_for("ready: 1 disk\n")) << next.err();
   const Result<> again = driver->reconnect();
   ASSERT_TRUE(again) << again.error().message;
-  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
 }
 
 // Row 51.
@@ -331,7 +296,7 @@ TEST_F(Serve, AfterKill9TheSocketComesBackAndTheDataIsThere) {
   const auto driver = connect_driver(file("a.sock"));
   ASSERT_NE(driver, nullptr);
   std::memset(driver->queue(0).buffer(0).host, 0x5a, 4096);
-  ASSERT_EQ(transfer(driver->queue(0), spec::kBlkTypeOut, 8), spec::kBlkStatusOk);
+  ASSERT_EQ(transfer(driver->queue(0), spec::kBlkTypeOut, 8).status, spec::kBlkStatusOk);
   program->signal(SIGKILL);
   EXPECT_EQ(program->wait(), 128 + SIGKILL);
   ASSERT_TRUE(std::filesystem::exists(file("a.sock")));  // stale
@@ -340,7 +305,7 @@ TEST_F(Serve, AfterKill9TheSocketComesBackAndTheDataIsThere) {
   const Result<> again = driver->reconnect();
   ASSERT_TRUE(again) << again.error().message;
   std::memset(driver->queue(0).buffer(0).host, 0, 4096);
-  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 8), spec::kBlkStatusOk);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 8).status, spec::kBlkStatusOk);
   EXPECT_EQ(static_cast<int>(driver->queue(0).buffer(0).host[4095]), 0x5a);
 }
 
@@ -350,7 +315,7 @@ TEST_F(Serve, WhoeverIsAcceptedIsServed) {
     Program program(arguments(disk()));
     const auto driver = connect_driver(file("a.sock"));  // tries from before the socket stands
     ASSERT_NE(driver, nullptr) << program.err();
-    EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+    EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
     program.signal(SIGTERM);
     EXPECT_EQ(program.wait(), 0);
   }
@@ -361,10 +326,8 @@ TEST_F(Serve, AHungStoreEndsWithALineThatNamesIt) {
   ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
   const auto driver = connect_driver(file("a.sock"));
   ASSERT_NE(driver, nullptr);
-  BlkDriverQueue& queue = driver->queue(0);
-  const DriverBuffer buffer{.address = queue.buffer(0).guest, .bytes = 4096, .device_writable = true};
-  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
-  queue.publish_and_kick();
+  submit(driver->queue(0), spec::kBlkTypeIn, 0);
+  driver->queue(0).publish_and_kick();
   // The report shows the kick once the worker has seen it; the signal and the kick race otherwise.
   do {
     program.signal(SIGUSR1);
@@ -380,10 +343,8 @@ TEST_F(Serve, ASecondSigtermEndsAtOnce) {
   ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
   const auto driver = connect_driver(file("a.sock"));
   ASSERT_NE(driver, nullptr);
-  BlkDriverQueue& queue = driver->queue(0);
-  const DriverBuffer buffer{.address = queue.buffer(0).guest, .bytes = 4096, .device_writable = true};
-  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
-  queue.publish_and_kick();
+  submit(driver->queue(0), spec::kBlkTypeIn, 0);
+  driver->queue(0).publish_and_kick();
   do {
     program.signal(SIGUSR1);
   } while (!program.wait_for("  0          1 ", Duration::milliseconds(500)));
@@ -399,11 +360,11 @@ TEST_F(Serve, Sigusr1PrintsTheCounters) {
   ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
   const auto driver = connect_driver(file("a.sock"));
   ASSERT_NE(driver, nullptr);
-  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
   program.signal(SIGUSR1);
   ASSERT_TRUE(program.wait_for("system calls\n")) << program.err();
   EXPECT_THAT(program.out(), HasSubstr("  0           0  running  4.0 KiB      0 B   1    0 "));
-  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0), spec::kBlkStatusOk);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
 }
 
 TEST_F(Serve, TellsItsSupervisorThatItIsReady) {

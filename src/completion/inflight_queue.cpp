@@ -6,6 +6,7 @@
 
 #include "base/check.hpp"
 #include "guest/access.hpp"
+#include "ring/packed_ring.hpp"
 
 namespace ringway {
 
@@ -80,16 +81,18 @@ Result<InflightQueue> InflightQueue::open(std::shared_ptr<Mapping> memory, const
   }
   const auto version = get<std::uint16_t>(queue.first_ + header::kVersion);
   if (version == 0) {
-    queue.initialise();
+    queue.initialise(options.used_index);
   } else if (version != header::kOurVersion || get<std::uint16_t>(queue.first_ + header::kDescNum) != options.queue_size) {
     return fail("the in-flight region of ring " + std::to_string(options.queue_index) + " has version " +
                 std::to_string(version) + " and " + std::to_string(get<std::uint16_t>(queue.first_ + header::kDescNum)) +
                 " entries; expected version 1 and " + std::to_string(options.queue_size) + " entries");
+  } else {
+    queue.taken_over_ = true;
   }
   return queue;
 }
 
-void InflightQueue::initialise() noexcept {
+void InflightQueue::initialise(std::uint16_t used_index) noexcept {
   for (std::uint32_t i = 0; i < size_; ++i) {
     put<std::uint8_t>(entry(i), 0);
     if (packed_) {
@@ -102,13 +105,14 @@ void InflightQueue::initialise() noexcept {
   if (packed_) {
     put<std::uint16_t>(first_ + header::kPackedFreeHead, 0);
     put<std::uint16_t>(first_ + header::kPackedOldFreeHead, 0);
-    put<std::uint16_t>(first_ + header::kPackedUsedIdx, 0);
-    put<std::uint16_t>(first_ + header::kPackedOldUsedIdx, 0);
-    put<std::uint8_t>(first_ + header::kPackedUsedWrap, 1);
-    put<std::uint8_t>(first_ + header::kPackedOldUsedWrap, 1);
+    const PackedPosition used = PackedPosition::decode(used_index);
+    put<std::uint16_t>(first_ + header::kPackedUsedIdx, used.index);
+    put<std::uint16_t>(first_ + header::kPackedOldUsedIdx, used.index);
+    put<std::uint8_t>(first_ + header::kPackedUsedWrap, used.wrap ? 1 : 0);
+    put<std::uint8_t>(first_ + header::kPackedOldUsedWrap, used.wrap ? 1 : 0);
   } else {
     put<std::uint16_t>(first_ + header::kSplitLastBatchHead, 0);
-    put<std::uint16_t>(first_ + header::kSplitUsedIdx, 0);
+    put<std::uint16_t>(first_ + header::kSplitUsedIdx, used_index);
   }
   put<std::uint16_t>(first_ + header::kVersion, header::kOurVersion);
 }
@@ -118,11 +122,11 @@ void InflightQueue::clear() noexcept {
     return;
   }
   put<std::uint16_t>(first_ + header::kVersion, 0);
-  initialise();
-  batch_.clear();
-  order_first_ = order_count_ = 0;
-  recovered_.clear();
-  repopped_ = 0;
+  // Not every back-end that may take the region over looks at the version first.
+  for (std::uint32_t i = 0; i < size_; ++i) {
+    put<std::uint8_t>(entry(i), 0);
+  }
+  *this = InflightQueue();
 }
 
 // ---------------------------------------------------------------- taking and giving back
@@ -185,38 +189,38 @@ void InflightQueue::repopped(ChainId id) noexcept {
   }
 }
 
-void InflightQueue::link_used(ChainId id) noexcept {
-  if (id.head >= size_ || batch_.size() == batch_.capacity()) {
-    return;
+void InflightQueue::note_used(ChainId id) noexcept {
+  if (id.head < size_ && batch_.size() < batch_.capacity()) {
+    batch_.push_back(packed_ ? entry_of_id_[id.head] : id.head);
   }
-  if (!packed_) {
-    put<std::uint16_t>(entry(id.head) + split::kNext, get<std::uint16_t>(first_ + header::kSplitLastBatchHead));
-    put<std::uint16_t>(first_ + header::kSplitLastBatchHead, id.head);
-    batch_.push_back(id.head);
-    return;
-  }
-  const std::uint16_t head = entry_of_id_[id.head];
-  const std::uint16_t last = last_of_[head];
-  next_[last] = free_head_;
-  put<std::uint16_t>(entry(last) + packed::kNext, free_head_);
-  free_head_ = head;
-  put<std::uint16_t>(first_ + header::kPackedFreeHead, head);
-  batch_.push_back(head);
 }
 
 void InflightQueue::prepare(std::uint32_t amount, std::uint16_t used_index) noexcept {
   while (in_order_ && amount != 0 && order_count_ != 0) {
     const ChainId oldest = order_[order_first_];
     const std::uint32_t covers = packed_ ? oldest.descriptors : 1;
-    link_used(oldest);
+    note_used(oldest);
     order_first_ = (order_first_ + 1) % order_.size();
     --order_count_;
     amount -= std::min(amount, covers);
   }
-  if (packed_) {
-    put<std::uint16_t>(first_ + header::kPackedUsedIdx, used_index & 0x7fffU);
-    put<std::uint8_t>(first_ + header::kPackedUsedWrap, (used_index & 0x8000U) != 0 ? 1 : 0);
+  if (!packed_) {
+    for (const std::uint16_t head : batch_) {
+      put<std::uint16_t>(entry(head) + split::kNext, get<std::uint16_t>(first_ + header::kSplitLastBatchHead));
+      put<std::uint16_t>(first_ + header::kSplitLastBatchHead, head);
+    }
+    return;
   }
+  for (const std::uint16_t head : batch_) {
+    const std::uint16_t last = last_of_[head];
+    next_[last] = free_head_;
+    put<std::uint16_t>(entry(last) + packed::kNext, free_head_);
+    free_head_ = head;
+    put<std::uint16_t>(first_ + header::kPackedFreeHead, head);
+  }
+  const PackedPosition used = PackedPosition::decode(used_index);
+  put<std::uint16_t>(first_ + header::kPackedUsedIdx, used.index);
+  put<std::uint8_t>(first_ + header::kPackedUsedWrap, used.wrap ? 1 : 0);
 }
 
 void InflightQueue::commit(std::uint16_t used_index) noexcept {
@@ -234,6 +238,28 @@ void InflightQueue::commit(std::uint16_t used_index) noexcept {
 }
 
 // ---------------------------------------------------------------- after a crash
+
+std::optional<std::uint32_t> InflightQueue::recovered_base(std::span<const Pending> pending,
+                                                           std::uint32_t ring_size) const noexcept {
+  RW_DCHECK(packed_);
+  const std::uint32_t used = get<std::uint16_t>(first_ + header::kPackedUsedIdx);
+  bool wrap = get<std::uint8_t>(first_ + header::kPackedUsedWrap) != 0;
+  const auto encode = [](std::uint32_t index, bool counter) { return index | (counter ? 0x8000U : 0U); };
+  const std::uint32_t used_half = encode(used, wrap);
+  std::size_t taken = 0;
+  for (const Pending& each : pending) {
+    taken += each.descriptors.size();
+  }
+  if (used >= ring_size || taken > ring_size) {
+    return std::nullopt;
+  }
+  auto avail = static_cast<std::uint32_t>(used + taken);
+  if (avail >= ring_size) {
+    avail -= ring_size;
+    wrap = !wrap;
+  }
+  return encode(avail, wrap) | (used_half << 16U);
+}
 
 std::vector<InflightQueue::Pending> InflightQueue::recover(const RingLayout& layout) {
   std::vector<Pending> pending;
@@ -280,8 +306,11 @@ void InflightQueue::recover_packed(const RingLayout& layout, std::vector<Pending
     put<std::uint8_t>(first_ + to_wrap, get<std::uint8_t>(first_ + from_wrap));
   };
   const auto old_used = get<std::uint16_t>(first_ + header::kPackedOldUsedIdx);
-  if (old_used != get<std::uint16_t>(first_ + header::kPackedUsedIdx) && old_used < layout.size) {
-    const bool wrap = get<std::uint8_t>(first_ + header::kPackedOldUsedWrap) != 0;
+  const bool wrap = get<std::uint8_t>(first_ + header::kPackedOldUsedWrap) != 0;
+  // A batch of the whole ring moves the wrap counter alone.
+  const bool batch = old_used != get<std::uint16_t>(first_ + header::kPackedUsedIdx) ||
+                     wrap != (get<std::uint8_t>(first_ + header::kPackedUsedWrap) != 0);
+  if (batch && old_used < layout.size) {
     const auto flags =
         guest::load_acquire<std::uint16_t>(layout.descriptor_area + std::size_t{old_used} * sizeof(spec::PackedDescriptor) +
                                            offsetof(spec::PackedDescriptor, flags));
@@ -322,6 +351,29 @@ void InflightQueue::recover_packed(const RingLayout& layout, std::vector<Pending
     }
     if (!chain.descriptors.empty()) {
       pending.push_back(std::move(chain));
+    }
+  }
+  take_back_elements(layout, pending);
+}
+
+// A packed ring's used elements stand in the ring as soon as they are written; of a batch only the first one's flags are
+// held back. If our predecessor died in between, those behind the first must not look used: the driver would take them once
+// it gets there, and the next recovery would take them for a batch that was published.
+void InflightQueue::take_back_elements(const RingLayout& layout, std::span<const Pending> pending) noexcept {
+  PackedPosition at = {.index = get<std::uint16_t>(first_ + header::kPackedUsedIdx),
+                       .wrap = get<std::uint8_t>(first_ + header::kPackedUsedWrap) != 0};
+  std::size_t taken = 0;
+  for (const Pending& each : pending) {
+    taken += each.descriptors.size();
+  }
+  if (at.index >= layout.size || taken > layout.size) {
+    return;
+  }
+  for (; taken != 0; --taken, at.advance(1, layout.size)) {
+    std::byte* const flags = layout.descriptor_area + std::size_t{at.index} * sizeof(spec::PackedDescriptor) +
+                             offsetof(spec::PackedDescriptor, flags);
+    if ((guest::load<std::uint16_t>(flags) & kPackedStateFlags) == at.used_flags()) {
+      guest::store(flags, at.avail_flags());
     }
   }
 }

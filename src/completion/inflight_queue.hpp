@@ -2,7 +2,7 @@
 //
 // The front-end keeps the memory; a restarted back-end finds in it which chains the old one had taken and not finished, and
 // serves them again in the order in which they were taken. Every update follows the specification's order with release
-// stores, and a batch is committed once per publish (hard-points 11). What is read back is a front-end's claim: each index
+// stores, and a batch is committed once per publish. What is read back is a front-end's claim: each index
 // is checked, each walk bounded.
 //
 // Owner: the ring's worker. An object without memory is disabled: every call is then a single branch. open() and recover()
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,6 +30,7 @@ class InflightQueue {
     std::uint16_t queue_index = 0;  // within the region, from 0
     std::uint16_t queue_size = 0;   // that the region was laid out for
     std::uint32_t ring_size = 0;    // not more than that
+    std::uint16_t used_index = 0;   // DeviceRing::used_index() at its start, where a new part begins
     bool packed = false;
     bool in_order = false;  // used elements leave in the order of popped(), whatever the order of pushed()
   };
@@ -41,6 +43,9 @@ class InflightQueue {
   [[nodiscard]] static std::size_t bytes_per_queue(std::uint16_t queue_size, bool packed);
 
   [[nodiscard]] bool enabled() const noexcept { return first_ != nullptr; }
+  // open() found the part in use: the ring was served before and never stopped with its base told. Its place is then the one
+  // that the part tells, not the front-end's.
+  [[nodiscard]] bool taken_over() const noexcept { return taken_over_; }
 
   struct Pending {
     std::uint16_t head = 0;                           // split: of the chain; packed: its first entry in the region
@@ -50,6 +55,11 @@ class InflightQueue {
   // Puts the part in order after a crash (a batch that had been published but not committed, or the reverse) and returns
   // what must be served again, oldest first. Those count as popped.
   [[nodiscard]] std::vector<Pending> recover(const RingLayout& layout);
+  // Packed, after recover(): the ring's positions in the form of SET_VRING_BASE, where our lost predecessor stood. Nothing
+  // in a packed ring's memory tells a front-end, whose base is as old as the ring's last start. None if the region's numbers
+  // can't be.
+  [[nodiscard]] std::optional<std::uint32_t> recovered_base(std::span<const Pending> pending,
+                                                            std::uint32_t ring_size) const noexcept;
 
   // A chain was taken. `descriptors`: packed only, its entries in the descriptor ring.
   void popped(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept {
@@ -59,10 +69,12 @@ class InflightQueue {
   }
   // A chain that recover() had returned was taken up again.
   void repopped(ChainId id) noexcept;
-  // A chain is complete and its used element was written or (IN_ORDER) is held back by the ring.
+  // A chain is complete and its used element was written or (IN_ORDER) is held back by the ring. The region learns of it in
+  // publishing(): chains are popped between the two, and must not be given the entries of one that counts as in flight
+  // still.
   void pushed(ChainId id) noexcept {
     if (enabled() && !in_order_) {
-      link_used(id);
+      note_used(id);
     }
   }
   // Before used elements are published: `amount` of them (split) or the descriptors they cover (packed), after which the
@@ -78,18 +90,20 @@ class InflightQueue {
       commit(used_index);
     }
   }
-  // A device reset: nothing is in flight any more.
+  // The ring was reset, or stopped with its base told: the part is as new for whoever opens it next, and this object is
+  // disabled.
   void clear() noexcept;
 
  private:
-  void initialise() noexcept;
+  void initialise(std::uint16_t used_index) noexcept;
   void note_popped(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept;
   void note_popped_packed(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept;
-  void link_used(ChainId id) noexcept;
+  void note_used(ChainId id) noexcept;
   void prepare(std::uint32_t amount, std::uint16_t used_index) noexcept;
   void commit(std::uint16_t used_index) noexcept;
   void recover_split(const RingLayout& layout, std::vector<Pending>& pending);
   void recover_packed(const RingLayout& layout, std::vector<Pending>& pending);
+  void take_back_elements(const RingLayout& layout, std::span<const Pending> pending) noexcept;
   [[nodiscard]] std::byte* entry(std::uint32_t index) const noexcept;
 
   std::shared_ptr<Mapping> memory_;
@@ -97,6 +111,7 @@ class InflightQueue {
   std::uint16_t size_ = 0;  // entries
   bool packed_ = false;
   bool in_order_ = false;
+  bool taken_over_ = false;
   std::uint64_t counter_ = 0;  // of the next chain
 
   // Ours, so that nothing the front-end writes into the region can lead us astray while it runs.
@@ -104,7 +119,7 @@ class InflightQueue {
   std::vector<std::uint16_t> next_;         // packed: the links of the entries
   std::vector<std::uint16_t> entry_of_id_;  // packed: buffer id → its first entry
   std::vector<std::uint16_t> last_of_;      // packed: first entry → last entry
-  std::vector<std::uint16_t> batch_;        // entries whose used elements are not committed yet
+  std::vector<std::uint16_t> batch_;        // first entries of the chains that are complete and not committed yet
   std::vector<ChainId> order_;              // IN_ORDER: a ring of the chains that were popped, oldest at order_first_
   std::size_t order_first_ = 0, order_count_ = 0;
   std::vector<std::uint16_t> recovered_;  // packed: entries of recover()'s chains, in their order

@@ -85,6 +85,8 @@ class Server final : public ApiServer, private FdHandler {
  public:
   Server(ApiSocket socket, Host& host)
       : socket_(std::move(socket)), host_(host), http_events_(*this), accept_timer_(*this) {}
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
   ~Server() override;
   Result<> start();
 
@@ -128,7 +130,7 @@ class Server final : public ApiServer, private FdHandler {
   void route_disk(const RequestPointer& request, std::string_view rest, std::string_view method);
   void add_disk(const RequestPointer& request);
   void remove_disk(const RequestPointer& request, const std::string& name);
-  [[nodiscard]] Answer resize_disk(const std::string& name, const std::string& body);
+  void resize_disk(const RequestPointer& request, const std::string& name);
   [[nodiscard]] Answer list() const;
 
   ApiSocket socket_;
@@ -438,7 +440,11 @@ void Server::route_disk(const RequestPointer& request, std::string_view rest, st
       request->answer = method_not_allowed("GET, DELETE");
     }
   } else if (rest.substr(slash) == "/resize") {
-    request->answer = method == "POST" ? resize_disk(name, request->body) : method_not_allowed("POST");
+    if (method == "POST") {
+      resize_disk(request, name);
+    } else {
+      request->answer = method_not_allowed("POST");
+    }
   } else {
     request->answer = failure(MHD_HTTP_NOT_FOUND, fmt::format("a disk has no '{}'; try resize", rest.substr(slash + 1)));
   }
@@ -477,29 +483,53 @@ void Server::remove_disk(const RequestPointer& request, const std::string& name)
   });
 }
 
-Answer Server::resize_disk(const std::string& name, const std::string& body) {
-  const Result<json> object = parse_body(body);
-  if (!object) {
-    return failure(MHD_HTTP_BAD_REQUEST, object.error().message);
-  }
-  std::uint64_t bytes = 0;
-  for (const auto& [key, value] : object->items()) {
+struct Resize {
+  std::uint64_t bytes = 0;  // 0: whatever the image has
+  bool shrink = false;
+};
+Result<Resize> parse_resize(const std::string& body) {
+  RW_TRY_ASSIGN(const json object, parse_body(body));
+  Resize wanted;
+  for (const auto& [key, value] : object.items()) {
+    if (key == "shrink" && value.is_boolean()) {
+      wanted.shrink = value.get<bool>();
+      continue;
+    }
     if (key != "size") {
-      return failure(MHD_HTTP_BAD_REQUEST, fmt::format("unknown key '{}'; allowed: size", key));
+      return fail(fmt::format("unknown key '{}'; allowed: size, and shrink (true or false)", key));
     }
     if (value.is_number_unsigned()) {
-      bytes = value.get<std::uint64_t>();
+      wanted.bytes = value.get<std::uint64_t>();
     } else if (Result<std::uint64_t> size = value.is_string() ? parse_size(value.get<std::string>()) : fail(""); size) {
-      bytes = *size;
+      wanted.bytes = *size;
     } else {
-      return failure(MHD_HTTP_BAD_REQUEST,
-                     fmt::format("size: {} is not allowed; give bytes, or a size such as \"2G\"; 0 or none "
-                                 "only looks at the image again",
-                                 value.dump(-1, ' ', false, json::error_handler_t::replace)));
+      return fail(
+          fmt::format("size: {} is not allowed; give bytes, or a size such as \"2G\"; 0 or none "
+                      "only looks at the image again",
+                      value.dump(-1, ' ', false, json::error_handler_t::replace)));
     }
   }
-  const HostResult<std::uint64_t> capacity = host_.resize_disk(name, bytes);
-  return capacity ? Answer{.body = {{"name", name}, {"capacity", *capacity}}} : failure(capacity.error());
+  return wanted;
+}
+
+void Server::resize_disk(const RequestPointer& request, const std::string& name) {
+  const Result<Resize> wanted = parse_resize(request->body);
+  if (!wanted) {
+    request->answer = failure(MHD_HTTP_BAD_REQUEST, wanted.error().message);
+    return;
+  }
+  // A typing error mustn't cost a guest its data.
+  const HostResult<DiskStatus> disk = host_.disk(name);
+  if (disk && wanted->bytes != 0 && wanted->bytes < disk->store.capacity_bytes && !wanted->shrink) {
+    request->answer = failure(MHD_HTTP_CONFLICT,
+                              fmt::format("disk '{}' has {} bytes; what lies beyond {} would be lost. If that is meant, "
+                                          "say shrink (ctl resize --shrink)",
+                                          name, disk->store.capacity_bytes, wanted->bytes));
+    return;
+  }
+  host_.resize_disk(name, wanted->bytes, [request, name](HostResult<std::uint64_t> capacity) {
+    finish(request, capacity ? Answer{.body = {{"name", name}, {"capacity", *capacity}}} : failure(capacity.error()));
+  });
 }
 
 }  // namespace

@@ -15,6 +15,8 @@ class ApiSocket {
   // Listening, non-blocking, with mode 0600 from the first moment.
   // Errors: the path too long, its directory missing or not writable, another instance, something there that is no socket.
   [[nodiscard]] static Result<ApiSocket> create(const std::string& path);
+  ApiSocket(const ApiSocket&) = delete;
+  ApiSocket& operator=(const ApiSocket&) = delete;
   ApiSocket(ApiSocket&&) = default;
   ApiSocket& operator=(ApiSocket&&) = delete;
   ~ApiSocket();

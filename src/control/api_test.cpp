@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,16 +13,17 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "control/api_client.hpp"
 #include "control/test_host.hpp"
-#include "driver/blk_driver.hpp"
-#include "loop/clock.hpp"
+#include "driver/test_driver.hpp"
 
 namespace ringway {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Api : public ::testing::Test {
@@ -102,19 +105,9 @@ TEST_F(Api, AddShowListRemove) {
 TEST_F(Api, StatsWorkersVersion) {
   options_.workers.workers = 2;
   start({test_disk("null:1M", directory_.file("a.sock"), "a")});
-  BlkDriverOptions driver_options;
-  driver_options.socket_path = directory_.file("a.sock");
-  const auto driver = BlkDriver::create(driver_options);
-  ASSERT_TRUE(driver) << driver.error().message;
-  BlkDriverQueue& queue = (*driver)->queue(0);
-  const SharedBlock block = queue.buffer(0);
-  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = true};
-  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
-  queue.publish_and_kick();
-  BlkCompletion completion;
-  while (queue.reap({&completion, 1}) == 0) {
-    ASSERT_TRUE(queue.wait(clock_now() + Duration::seconds(10)));
-  }
+  const auto driver = connect_driver(directory_.file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  ASSERT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
   const auto [status, stats] = ask_json("GET", "/v1/stats");
   EXPECT_EQ(status, 200U);
   EXPECT_EQ(stats[0]["name"], "a");
@@ -125,6 +118,44 @@ TEST_F(Api, StatsWorkersVersion) {
   ASSERT_EQ(workers.size(), 2U);
   EXPECT_EQ(workers[1]["index"], 1);
   EXPECT_EQ(ask_json("GET", "/v1/version"), std::make_pair(200U, json({{"version", RINGWAY_VERSION}})));
+}
+
+// What the store saw, which the guest can't tell: it goes on over sessions.
+TEST_F(Api, StatsTellWhyRequestsFailed) {
+  DiskOptions disk = test_disk(directory_.image("a.img", 1 << 20), directory_.file("a.sock"), "a");
+  disk.faults = "eio=1/1:out";
+  disk.engine = BlkEngine::threads;
+  std::ostringstream log;
+  const auto logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  start({disk});
+  for (unsigned session = 1; session <= 2; ++session) {
+    const auto driver = connect_driver(directory_.file("a.sock"));
+    ASSERT_NE(driver, nullptr);
+    EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeOut, 0).status, spec::kBlkStatusIoErr);
+    EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeFlush, 0).status, spec::kBlkStatusOk);
+    const json store = ask_json("GET", "/v1/stats").second[0]["store"];
+    EXPECT_EQ(store["failures"]["io"], session) << store;
+    EXPECT_EQ(store["failures"]["end_of_file"], 0);
+    EXPECT_EQ(store["syncs"], session);
+    EXPECT_EQ(store["registered"], 0);
+  }
+  std::filesystem::resize_file(directory_.file("a.img"), 4096);
+  const auto driver = connect_driver(directory_.file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 1024).status, spec::kBlkStatusIoErr);
+  EXPECT_EQ(ask_json("GET", "/v1/stats").second[0]["store"]["failures"]["end_of_file"], 1);
+  EXPECT_EQ(host_->quit(), HostEnd::clean);
+  EXPECT_THAT(host_->report(), HasSubstr("store failures: end_of_file 1, io 2"));
+  host_.reset();
+  spdlog::set_default_logger(logger);
+  // One line for each kind.
+  EXPECT_THAT(log.str(), AllOf(HasSubstr("disk 'a'"), HasSubstr("Input/output error"), HasSubstr("truncated")));
+  std::size_t lines = 0;
+  for (std::size_t at = 0; (at = log.str().find("a request failed in the image", at)) != std::string::npos; ++at) {
+    ++lines;
+  }
+  EXPECT_EQ(lines, 2U) << log.str();
 }
 
 TEST_F(Api, Resize) {
@@ -145,8 +176,13 @@ TEST_F(Api, Resize) {
           400U, std::string("size: \"big\" is not allowed; give bytes, or a size such as \"2G\"; 0 or none only looks at "
                             "the image again")));
   EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"bytes": 1})"),
-            std::make_pair(400U, std::string("unknown key 'bytes'; allowed: size")));
-  EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"size": 1001})").first, 422U);
+            std::make_pair(400U, std::string("unknown key 'bytes'; allowed: size, and shrink (true or false)")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"size": 1001, "shrink": true})").first, 422U);
+  const auto smaller = ask_error("POST", "/v1/disks/a/resize", R"({"size": "1M"})");
+  EXPECT_EQ(smaller.first, 409U);
+  EXPECT_THAT(smaller.second, testing::HasSubstr("would be lost"));
+  EXPECT_EQ(std::filesystem::file_size(image), 5U << 20U);
+  EXPECT_EQ(ask_json("POST", "/v1/disks/a/resize", R"({"size": "1M", "shrink": true})").second["capacity"], 1 << 20);
   EXPECT_EQ(ask_error("POST", "/v1/disks/z/resize"), std::make_pair(404U, std::string("there is no disk 'z'")));
 }
 
@@ -203,12 +239,19 @@ TEST_F(Api, HeadersAreBounded) {
 TEST_F(Api, GarbageIsAnsweredAndHarmsNobody) {
   start();
   using namespace std::string_view_literals;
-  for (const std::string_view garbage : {"\r\n\r\n"sv, "GET\r\n\r\n"sv, "\0\xff\x80 /// HTTP/9.9\r\n\r\n"sv,
-                                         "POST /v1/disks HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"sv}) {
-    const UniqueFd fd = connect_raw();
-    static_cast<void>(send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL));
-    shutdown(fd.get(), SHUT_WR);
-    read_all(fd.get());
+  const UniqueFd lineless = connect_raw();
+  ASSERT_EQ(send(lineless.get(), "GET\r\n\r\n", 7, MSG_NOSIGNAL), 7);
+  EXPECT_EQ(read_all(lineless.get()), "") << "closed, as no version of HTTP can be made of it";
+  const UniqueFd wrong = connect_raw();
+  constexpr std::string_view kLength = "POST /v1/disks HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n";
+  ASSERT_EQ(send(wrong.get(), kLength.data(), kLength.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kLength.size()));
+  EXPECT_TRUE(read_all(wrong.get()).starts_with("HTTP/1.1 400 "));
+  // What may still become a request is waited for, up to the time-out: empty lines, and a line that has no end yet.
+  std::vector<UniqueFd> slow;
+  for (const std::string_view beginning : {"\r\n\r\n"sv, "\0\xff\x80 /// HTTP/9.9"sv}) {
+    slow.push_back(connect_raw());
+    ASSERT_EQ(send(slow.back().get(), beginning.data(), beginning.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(beginning.size()));
   }
   EXPECT_EQ(ask("GET", "/v1/version").status, 200U);
 }
@@ -259,15 +302,10 @@ TEST_F(Api, RemovingAHungDiskIsAnsweredInTime) {
   DiskOptions hung = test_disk("ram:1M", directory_.file("a.sock"), "a");
   hung.faults = "hang";
   start({hung});
-  BlkDriverOptions driver_options;
-  driver_options.socket_path = directory_.file("a.sock");
-  const auto driver = BlkDriver::create(driver_options);
-  ASSERT_TRUE(driver) << driver.error().message;
-  BlkDriverQueue& queue = (*driver)->queue(0);
-  const SharedBlock block = queue.buffer(0);
-  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = true};
-  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 0, .token = 1, .data = {&buffer, 1}, .ranges = {}}));
-  queue.publish_and_kick();
+  const auto driver = connect_driver(directory_.file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  submit(driver->queue(0), spec::kBlkTypeIn, 0);
+  driver->queue(0).publish_and_kick();
   // The kick was seen when the worker counts it; only then is the request surely in flight.
   while (host_->call([](Host& h) { return h.stats().front().stats.queues[0].kicks; }) == 0) {
     std::this_thread::yield();

@@ -47,20 +47,6 @@ std::optional<bool> parse_switch(std::string_view text) {
   return std::nullopt;
 }
 
-const char* engine_name(BlkEngine engine) {
-  switch (engine) {
-    case BlkEngine::automatic:
-      return "auto";
-    case BlkEngine::io_uring:
-      return "io_uring";
-    case BlkEngine::threads:
-      return "threads";
-    case BlkEngine::inline_:
-      return "inline";
-  }
-  return "auto";
-}
-
 // One key of a disk.
 struct DiskKey {
   std::string_view name;
@@ -145,9 +131,14 @@ constexpr std::array kDiskKeys = {
             get_text<&DiskOptions::serial>},
     DiskKey{"engine", false, "auto, io_uring, threads or inline",
             "how the image is read and written (default: auto, by a probe)", set_engine,
-            [](const DiskOptions& disk) -> std::string { return engine_name(disk.engine); }},
+            [](const DiskOptions& disk) -> std::string { return to_string(disk.engine); }},
     switch_key<&DiskOptions::connect>("connect", "connect to the socket instead of listening on it (default: off)"),
     switch_key<&DiskOptions::direct>("direct", "bypass the host's page cache where the file system can (default: on)"),
+    switch_key<&DiskOptions::registered>(
+        "registered",
+        "register guest memory with io_uring: may lower CPU for large requests (measure), and all of it stays in RAM. NEVER "
+        "with ballooning, free page reporting or virtio-mem in the VMM: they would silently corrupt guest data (default: "
+        "off)"),
     switch_key<&DiskOptions::packed>("packed", "offer packed rings (default: on)"),
     switch_key<&DiskOptions::in_order>("in-order", "offer in-order completion (default: off)"),
     switch_key<&DiskOptions::inband>("inband", "offer notifications by message instead of eventfd (default: off)"),

@@ -15,7 +15,7 @@ std::string error_of(const auto& result) {
 TEST(DiskText, EveryKeyReachesItsMember) {
   const Result<DiskOptions> disk = parse_disk(
       "path=/srv/a.img,socket=/run/a.sock,name=vm1-root,queues=4,ro,serial=ABC "
-      "123,engine=threads,connect,direct=off,packed=off,in-order,"
+      "123,engine=threads,connect,direct=off,registered,packed=off,in-order,"
       "inband,write-cache=off,block-size=4096,mode=0660,faults=eio=1/100");
   ASSERT_TRUE(disk) << disk.error().message;
   DiskOptions expected;
@@ -28,6 +28,7 @@ TEST(DiskText, EveryKeyReachesItsMember) {
   expected.engine = BlkEngine::threads;
   expected.connect = true;
   expected.direct = false;
+  expected.registered = true;
   expected.packed = false;
   expected.in_order = true;
   expected.inband = true;
@@ -63,7 +64,8 @@ TEST(DiskText, AValueMayHaveEqualsSigns) {
 
 TEST(DiskText, EachErrorNamesKeyValueAndWhatIsAllowed) {
   constexpr std::string_view kKeys =
-      "path, socket, name, queues, ro, serial, engine, connect, direct, packed, in-order, inband, write-cache, block-size, "
+      "path, socket, name, queues, ro, serial, engine, connect, direct, registered, packed, in-order, inband, write-cache, "
+      "block-size, "
       "mode, faults";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "'' has an empty part; separate key=value pairs by single commas"},

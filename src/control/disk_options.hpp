@@ -16,9 +16,10 @@ struct DiskOptions {
   std::uint32_t queues = 1;
   BlkEngine engine = BlkEngine::automatic;
   bool read_only = false;
-  bool connect = false;  // we connect to the socket, on which the front-end listens
-  bool direct = true;    // O_DIRECT where the file system has it
-  bool packed = true;    // offer packed rings
+  bool connect = false;     // we connect to the socket, on which the front-end listens
+  bool direct = true;       // O_DIRECT where the file system has it
+  bool registered = false;  // register guest memory with io_uring
+  bool packed = true;       // offer packed rings
   bool in_order = false;
   bool inband = false;
   bool write_cache = true;

@@ -1,13 +1,13 @@
 // Theory of operation
 //
 // A disk is opening → serving → removing → gone. `opening` exists only for add_disk(): a thread of its own makes the store
-// (an open() on a dead network file system takes for ever) and posts it. `removing` ends when the endpoint says that the
-// device is detached; the disk is destroyed by a message posted from there, since it must not die within its own endpoint's
-// callback.
+// (an open() on a dead network file system takes for ever) and posts it. A resize runs on such a thread too, while the disk
+// is serving. `removing` ends when the endpoint says that the device is detached and no such thread is left; the disk is
+// destroyed by a message posted from there, since it must not die within its own endpoint's callback.
 //
 // Draining is the removal of all disks. Its timer bounds it: what is left then is a store that hangs, or an image that is
-// still being opened. Nothing of such a disk may be freed: the kernel may yet write into guest memory through its mappings,
-// and its threads can't be joined. So the whole daemon object is abandoned (see ~Host).
+// still being opened or resized. Nothing of such a disk may be freed: the kernel may yet write into guest memory through its
+// mappings, and its threads can't be joined. So the whole daemon object is abandoned (see ~Host).
 
 #include "control/host.hpp"
 
@@ -60,6 +60,7 @@ BlkStoreOptions store_options(const DiskOptions& disk, bool has_uring) {
   options.block_bytes = disk.block_bytes;
   options.engine = disk.engine;
   options.loop_has_uring = has_uring;
+  options.registered = disk.registered;
   options.faults = disk.faults;
   return options;
 }
@@ -79,6 +80,8 @@ HostError refuse(HostRefusal refusal, std::string message) {
 class FunctionTimer final : public TimerHandler {
  public:
   FunctionTimer(Loop& loop, std::move_only_function<void()> function) : loop_(loop), function_(std::move(function)) {}
+  FunctionTimer(const FunctionTimer&) = delete;
+  FunctionTimer& operator=(const FunctionTimer&) = delete;
   ~FunctionTimer() override { cancel(); }
 
   void set(Instant when) { loop_.set_timer(*this, when); }
@@ -107,13 +110,17 @@ const char* to_string(DiskState state) noexcept {
 class Host::Daemon {
  public:
   static Result<std::unique_ptr<Daemon>> create(HostOptions options);
+  Daemon() = default;
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
   ~Daemon();
   Result<> start_api(Host& host);
 
   Result<> add_disks(std::vector<DiskOptions> disks);
   void add_disk(DiskOptions disk, std::move_only_function<void(HostResult<std::string>)> done);
   void remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done);
-  HostResult<std::uint64_t> resize_disk(const std::string& name, std::uint64_t bytes);
+  void resize_disk(const std::string& name, std::uint64_t bytes,
+                   std::move_only_function<void(HostResult<std::uint64_t>)> done);
   std::vector<DiskStatus> disks() const;
   HostResult<DiskStatus> disk(const std::string& name) const;
   std::vector<DiskStats> stats() const;
@@ -136,7 +143,8 @@ class Host::Daemon {
     std::string engine_reason;
     std::unique_ptr<BlkDevice> device;
     std::unique_ptr<vhost_user::Endpoint> endpoint;  // ends before the device
-    std::thread opener;                              // while opening
+    std::thread helper;                              // while it opens or resizes the image
+    bool detached = false;                           // gone but for its helper
     std::vector<std::move_only_function<void(HostResult<>)>> removers;
     std::unique_ptr<FunctionTimer> patience;  // of the removers
   };
@@ -144,6 +152,8 @@ class Host::Daemon {
   class SignalWatch final : public FdHandler {
    public:
     explicit SignalWatch(Daemon& daemon) : daemon_(daemon) {}
+    SignalWatch(const SignalWatch&) = delete;
+    SignalWatch& operator=(const SignalWatch&) = delete;
     ~SignalWatch() override;
     Result<> start();
     void on_ready(std::uint32_t events) noexcept override;
@@ -166,6 +176,8 @@ class Host::Daemon {
   void start_serving(Disk& disk);
   void on_opened(const std::string& name, Result<BlkStoreChoice> choice,
                  std::move_only_function<void(HostResult<std::string>)> done);
+  void on_resized(const std::string& name, const Result<BlkStoreInfo>& info,
+                  std::move_only_function<void(HostResult<std::uint64_t>)> done);
   void start_removal(Disk& disk);
   void flush_workers(const std::string& name);
   void on_detached(const std::string& name);
@@ -201,6 +213,8 @@ Result<std::unique_ptr<Host::Daemon>> Host::Daemon::create(HostOptions options) 
   raise_descriptor_limit();
   // A front-end that goes away in the middle of our reply is no reason to die.
   std::signal(SIGPIPE, SIG_IGN);
+  // A write beyond a limit on file sizes (ulimit -f, LimitFSIZE=) is that guest's I/O error, not our end.
+  std::signal(SIGXFSZ, SIG_IGN);
   RW_TRY(sigbus::install());
 
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(options)));
@@ -278,6 +292,9 @@ void Host::Daemon::on_drain_deadline() {
   for (const auto& [name, disk] : disks_) {
     if (disk->state == DiskState::opening) {
       spdlog::error("disk '{}': opening '{}' still takes after {} ms; giving it up", name, disk->options.path,
+                    options_.stop_deadline.ns / 1'000'000);
+    } else if (disk->detached) {
+      spdlog::error("disk '{}': resizing '{}' still takes after {} ms; giving it up", name, disk->options.path,
                     options_.stop_deadline.ns / 1'000'000);
     } else {
       spdlog::error("disk '{}': '{}' hasn't finished its requests after {} ms; giving it up", name, disk->options.path,
@@ -476,7 +493,7 @@ void Host::Daemon::add_disk(DiskOptions options, std::move_only_function<void(Ho
   auto answer = std::make_shared<std::move_only_function<void(HostResult<std::string>)>>(std::move(done));
   try {
     // The thread touches nothing of ours but the mailbox, which outlives it unless the daemon is abandoned.
-    disk->opener = std::thread([this, name = options.name, store = store_options(options, workers_->has_uring()), answer] {
+    disk->helper = std::thread([this, name = options.name, store = store_options(options, workers_->has_uring()), answer] {
       mailbox_->post([this, name, answer, choice = make_blk_store(store)]() mutable {
         on_opened(name, std::move(choice), std::move(*answer));
       });
@@ -493,7 +510,7 @@ void Host::Daemon::add_disk(DiskOptions options, std::move_only_function<void(Ho
 void Host::Daemon::on_opened(const std::string& name, Result<BlkStoreChoice> choice,
                              std::move_only_function<void(HostResult<std::string>)> done) {
   Disk& disk = *disks_.at(name);
-  disk.opener.join();  // it has nothing left to do
+  disk.helper.join();  // it has nothing left to do
   Result<> made = choice ? Result<>{} : std::unexpected(choice.error());
   if (made && !ending_) {
     made = create_device(disk, std::move(*choice));
@@ -555,6 +572,10 @@ void Host::Daemon::flush_workers(const std::string& name) {
 void Host::Daemon::on_detached(const std::string& name) {
   const auto found = disks_.find(name);
   RW_CHECK(found != disks_.end());
+  if (found->second->helper.joinable()) {
+    found->second->detached = true;  // on_resized() comes back here
+    return;
+  }
   const std::unique_ptr<Disk> disk = std::move(found->second);
   disks_.erase(found);
   if (ending_) {
@@ -573,28 +594,60 @@ void Host::Daemon::answer_removers(Disk& disk, const HostResult<>& result) {
   }
 }
 
-// --- asking ---
+// --- resizing ---
 
-HostResult<std::uint64_t> Host::Daemon::resize_disk(const std::string& name, std::uint64_t bytes) {
+void Host::Daemon::resize_disk(const std::string& name, std::uint64_t bytes,
+                               std::move_only_function<void(HostResult<std::uint64_t>)> done) {
   const auto found = disks_.find(name);
   if (found == disks_.end()) {
-    return std::unexpected(refuse(HostRefusal::not_found, fmt::format("there is no disk '{}'", name)));
+    done(std::unexpected(refuse(HostRefusal::not_found, fmt::format("there is no disk '{}'", name))));
+    return;
   }
   Disk& disk = *found->second;
-  if (disk.state != DiskState::serving) {
-    return std::unexpected(
-        refuse(HostRefusal::conflict, fmt::format("disk '{}' is {}, so it can't be resized", name, to_string(disk.state))));
+  if (disk.state != DiskState::serving || disk.helper.joinable()) {
+    done(std::unexpected(refuse(HostRefusal::conflict,
+                                disk.state == DiskState::serving
+                                    ? fmt::format("disk '{}' is being resized already", name)
+                                    : fmt::format("disk '{}' is {}, so it can't be resized", name, to_string(disk.state)))));
+    return;
   }
-  const std::uint64_t before = disk.device->store_info().capacity_bytes;
-  if (Result<> resized = disk.device->resize(bytes); !resized) {
-    return std::unexpected(refuse(HostRefusal::not_possible, fmt::format("disk '{}': {}", name, resized.error().message)));
+  // Shared, so that it is still here to be answered when the thread can't be started.
+  auto answer = std::make_shared<std::move_only_function<void(HostResult<std::uint64_t>)>>(std::move(done));
+  try {
+    // The device stays while its helper runs.
+    disk.helper = std::thread([this, name, bytes, device = disk.device.get(), answer] {
+      mailbox_->post(
+          [this, name, answer, info = device->resize_store(bytes)] { on_resized(name, info, std::move(*answer)); });
+    });
+  } catch (const std::system_error& error) {
+    (*answer)(
+        std::unexpected(refuse(HostRefusal::not_possible, fmt::format("disk '{}': can't start a thread to resize '{}': {}",
+                                                                      name, disk.options.path, error.what()))));
   }
-  const std::uint64_t after = disk.device->store_info().capacity_bytes;
-  if (after != before) {
-    spdlog::info("disk '{}': {} instead of {}", name, bytes_text(after), bytes_text(before));
-  }
-  return after;
 }
+
+void Host::Daemon::on_resized(const std::string& name, const Result<BlkStoreInfo>& info,
+                              std::move_only_function<void(HostResult<std::uint64_t>)> done) {
+  Disk& disk = *disks_.at(name);
+  disk.helper.join();  // it has nothing left to do
+  if (!info) {
+    done(std::unexpected(refuse(HostRefusal::not_possible, fmt::format("disk '{}': {}", name, info.error().message))));
+  } else if (disk.state != DiskState::serving) {
+    done(std::unexpected(refuse(HostRefusal::conflict, fmt::format("disk '{}' is {} by now", name, to_string(disk.state)))));
+  } else {
+    const std::uint64_t before = disk.device->store_info().capacity_bytes;
+    disk.device->adopt(*info);
+    if (info->capacity_bytes != before) {
+      spdlog::info("disk '{}': {} instead of {}", name, bytes_text(info->capacity_bytes), bytes_text(before));
+    }
+    done(info->capacity_bytes);
+  }
+  if (disk.detached) {
+    on_detached(name);
+  }
+}
+
+// --- asking ---
 
 HostResult<DiskStatus> Host::Daemon::disk(const std::string& name) const {
   const auto found = disks_.find(name);
@@ -620,6 +673,7 @@ HostResult<DiskStatus> Host::Daemon::disk(const std::string& name) const {
 
 std::vector<DiskStatus> Host::Daemon::disks() const {
   std::vector<DiskStatus> all;
+  all.reserve(disks_.size());
   for (const auto& entry : disks_) {
     all.push_back(*disk(entry.first));
   }
@@ -690,8 +744,9 @@ void Host::remove_disk(const std::string& name, std::move_only_function<void(Hos
   daemon_->remove_disk(name, std::move(done));
 }
 
-HostResult<std::uint64_t> Host::resize_disk(const std::string& name, std::uint64_t bytes) {
-  return daemon_->resize_disk(name, bytes);
+void Host::resize_disk(const std::string& name, std::uint64_t bytes,
+                       std::move_only_function<void(HostResult<std::uint64_t>)> done) {
+  daemon_->resize_disk(name, bytes, std::move(done));
 }
 
 std::vector<DiskStatus> Host::disks() const {

@@ -2,8 +2,8 @@
 // VMM that wants its back-end inside the process can use it in the same way.
 //
 // Threads: create(), run() and every call but executor().post() and quit() belong to one thread, the control thread. It
-// never waits: images are opened by short-lived threads, sockets are non-blocking, and what needs workers is answered later.
-// Other threads reach the host by executor().post().
+// never waits: images are opened and resized by short-lived threads, sockets are non-blocking, and what needs workers is
+// answered later. Other threads reach the host by executor().post().
 //
 // Life: create → add_disks / add_disk … → run() until quit() → destroy. quit() drains: every endpoint stops accepting and
 // closes its session, every device waits for its requests in flight. A store that hangs can't be waited for (the kernel may
@@ -84,7 +84,7 @@ enum class HostEnd : std::uint8_t {
 
 class Host {
  public:
-  // Raises RLIMIT_NOFILE to its hard limit, ignores SIGPIPE, installs the SIGBUS handler, starts the workers.
+  // Raises RLIMIT_NOFILE to its hard limit, ignores SIGPIPE and SIGXFSZ, installs the SIGBUS handler, starts the workers.
   // Errors: as WorkerPool::create; the API's socket is taken by another instance or can't be made.
   [[nodiscard]] static Result<std::unique_ptr<Host>> create(HostOptions options);
   // Quits and drains first if run() hasn't done so.
@@ -103,8 +103,10 @@ class Host {
   // The socket disappears and the session ends at once; `done` when nothing of the disk is left, or with
   // HostRefusal::pending when that takes longer than the stop deadline (the removal goes on).
   void remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done);
-  // `bytes` = 0: only looks at the image again. Returns the new capacity.
-  [[nodiscard]] HostResult<std::uint64_t> resize_disk(const std::string& name, std::uint64_t bytes);
+  // `bytes` = 0: only looks at the image again. On a thread of its own, one at a time for each disk; `done` is called on the
+  // control thread with the new capacity.
+  void resize_disk(const std::string& name, std::uint64_t bytes,
+                   std::move_only_function<void(HostResult<std::uint64_t>)> done);
 
   [[nodiscard]] std::vector<DiskStatus> disks() const;  // by name
   [[nodiscard]] HostResult<DiskStatus> disk(const std::string& name) const;

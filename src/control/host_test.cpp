@@ -4,52 +4,21 @@
 #include <gtest/gtest.h>
 
 #include "control/test_host.hpp"
-#include "driver/blk_driver.hpp"
-#include "loop/clock.hpp"
+#include "driver/test_driver.hpp"
 
 namespace ringway {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::unique_ptr<BlkDriver> connect_driver(const std::string& socket) {
-  BlkDriverOptions options;
-  options.socket_path = socket;
-  Result<std::unique_ptr<BlkDriver>> driver = BlkDriver::create(options);
-  EXPECT_TRUE(driver) << driver.error().message;
-  return driver ? std::move(*driver) : nullptr;
-}
-
 // Submits a read of `sector` without waiting for it.
-void submit_read(BlkDriverQueue& queue, std::uint64_t sector) {
-  const SharedBlock block = queue.buffer(0);
-  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = true};
-  ASSERT_TRUE(
-      queue.submit({.type = spec::kBlkTypeIn, .sector = sector, .token = sector, .data = {&buffer, 1}, .ranges = {}}));
+void submit_read(BlkDriverQueue& queue, std::uint64_t sector, std::uint32_t slot = 0) {
+  submit(queue, spec::kBlkTypeIn, sector, slot);
   queue.publish_and_kick();
 }
 
 std::uint8_t read_once(BlkDriverQueue& queue, std::uint64_t sector) {
-  submit_read(queue, sector);
-  BlkCompletion completion;
-  while (queue.reap({&completion, 1}) == 0) {
-    if (!queue.wait(clock_now() + Duration::seconds(10))) {
-      ADD_FAILURE() << "the read doesn't complete";
-      return kStatusUntouched;
-    }
-  }
-  return completion.status;
-}
-
-bool closes(const BlkDriver& driver) {
-  const Instant deadline = clock_now() + Duration::seconds(10);
-  while (!driver.peer_closed()) {
-    if (clock_now() > deadline) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
+  return transfer(queue, spec::kBlkTypeIn, sector).status;
 }
 
 TEST(Host, ServesADiskToADriver) {
@@ -151,7 +120,7 @@ TEST(Host, RemovalHangsUpOnTheFrontEnd) {
   ASSERT_TRUE(a && b);
   EXPECT_EQ(read_once(a->queue(0), 0), spec::kBlkStatusOk);
   EXPECT_TRUE(host.remove("a"));
-  EXPECT_TRUE(closes(*a));
+  EXPECT_TRUE(eventually([&] { return a->peer_closed(); }));
   EXPECT_FALSE(std::filesystem::exists(directory.file("a.sock")));
   EXPECT_EQ(host.call([](Host& h) { return h.disk("a"); }).error().refusal, HostRefusal::not_found);
   EXPECT_EQ(read_once(b->queue(0), 0), spec::kBlkStatusOk);
@@ -184,16 +153,8 @@ TEST(Host, AHungStoreDelaysItsOwnRemovalOnly) {
   ASSERT_TRUE(a && b);
   submit_read(a->queue(0), 0);
   // A second read completes, so the first has surely reached the store.
-  BlkDriverQueue& queue = a->queue(0);
-  const SharedBlock block = queue.buffer(1);
-  const DriverBuffer buffer{.address = block.guest, .bytes = 4096, .device_writable = true};
-  ASSERT_TRUE(queue.submit({.type = spec::kBlkTypeIn, .sector = 64, .token = 64, .data = {&buffer, 1}, .ranges = {}}));
-  queue.publish_and_kick();
-  BlkCompletion completion;
-  while (queue.reap({&completion, 1}) == 0) {
-    ASSERT_TRUE(queue.wait(clock_now() + Duration::seconds(10)));
-  }
-  EXPECT_EQ(completion.token, 64U);
+  submit_read(a->queue(0), 64, 1);
+  EXPECT_EQ(await_completion(a->queue(0)).token, 1U);
 
   const HostResult<> removed = host.remove("a");
   ASSERT_FALSE(removed);
@@ -211,17 +172,17 @@ TEST(Host, ResizeReachesTheImageAndTheStatus) {
   const std::string image = directory.image("a.img", 1 << 20);
   TestHost host({}, {test_disk(image, directory.file("a.sock"), "a")});
   ASSERT_TRUE(host.started()) << host.started().error().message;
-  EXPECT_EQ(host.call([](Host& h) { return h.resize_disk("a", 2 << 20); }).value_or(0), 2U << 20U);
+  EXPECT_EQ(host.resize("a", 2 << 20).value_or(0), 2U << 20U);
   EXPECT_EQ(std::filesystem::file_size(image), 2U << 20U);
   // Someone else makes it larger, and we look again.
   std::filesystem::resize_file(image, 3 << 20);
-  EXPECT_EQ(host.call([](Host& h) { return h.resize_disk("a", 0); }).value_or(0), 3U << 20U);
+  EXPECT_EQ(host.resize("a", 0).value_or(0), 3U << 20U);
   EXPECT_EQ(host.call([](Host& h) { return h.disk("a")->store.capacity_bytes; }), 3U << 20U);
-  const auto odd = host.call([](Host& h) { return h.resize_disk("a", 1001); });
+  const auto odd = host.resize("a", 1001);
   ASSERT_FALSE(odd);
   EXPECT_EQ(odd.error().refusal, HostRefusal::not_possible);
   EXPECT_THAT(odd.error().message, HasSubstr("give a multiple of its block size"));
-  EXPECT_EQ(host.call([](Host& h) { return h.resize_disk("z", 0); }).error().message, "there is no disk 'z'");
+  EXPECT_EQ(host.resize("z", 0).error().message, "there is no disk 'z'");
 }
 
 TEST(Host, NothingIsAddedWhileItEnds) {

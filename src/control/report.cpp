@@ -135,6 +135,21 @@ json queue_json(const BlkDeviceStats::Queue& queue) {
           {"memory_lost", queue.memory_lost}};
 }
 
+json store_json(const BlkDeviceStats::Store& store) {
+  json failures = json::object();
+  for (std::size_t i = 0; i < kBlkFailures; ++i) {
+    failures[to_string(static_cast<BlkFailure>(i))] = store.failures[i];
+  }
+  return {{"short_transfers", store.short_transfers},
+          {"retries", store.retries},
+          {"bounced", store.bounced},
+          {"held_back", store.held_back},
+          {"syncs", store.syncs},
+          {"registered", store.registered},
+          {"fallbacks", store.fallbacks},
+          {"failures", std::move(failures)}};
+}
+
 std::uint64_t sum(const json& counts) {
   std::uint64_t total = 0;
   if (counts.is_object()) {
@@ -155,11 +170,11 @@ std::string queue_state(const json& queue) {
   return flag(queue, "enabled") ? "running" : "disabled";
 }
 
-// "out_of_range 3, short_header 1" over all queues, of a member that counts by name.
-std::string named_counts(const json& queues, std::string_view key) {
+// "out_of_range 3, short_header 1" over all objects, of a member that counts by name.
+std::string named_counts(const json& objects, std::string_view key) {
   std::vector<std::pair<std::string, std::uint64_t>> totals;
-  for (const json& queue : queues) {
-    const json& counts = member(queue, key);
+  for (const json& object : objects) {
+    const json& counts = member(object, key);
     if (!counts.is_object()) {
       continue;
     }
@@ -222,6 +237,13 @@ std::string disk_section(const json& disk) {
       out += fmt::format("  {}: {}\n", kind, counts);
     }
   }
+  // What went on below the queues; only what isn't zero.
+  if (const std::string counts = named_counts(json::array({disk}), "store"); !counts.empty()) {
+    out += fmt::format("  store: {}\n", counts);
+  }
+  if (const std::string counts = named_counts(json::array({member(disk, "store")}), "failures"); !counts.empty()) {
+    out += fmt::format("  store failures: {}\n", counts);
+  }
   return out;
 }
 
@@ -280,6 +302,7 @@ json disk_stats_json(const DiskStats& disk) {
   }
   return {{"name", disk.name},
           {"queues", std::move(queues)},
+          {"store", store_json(disk.stats.store)},
           {"latency",
            {{"read", latency_json(disk.stats.read)},
             {"write", latency_json(disk.stats.write)},

@@ -51,6 +51,10 @@ DiskStats two_queues() {
   disk.stats.read.p99 = Duration::microseconds(20);
   disk.stats.read.p999 = Duration::microseconds(30);
   disk.stats.read.maximum = Duration::microseconds(40);
+  disk.stats.store.registered = 80;
+  disk.stats.store.syncs = 3;
+  disk.stats.store.failures[static_cast<std::size_t>(BlkFailure::no_space)] = 2;
+  disk.stats.store.failures[static_cast<std::size_t>(BlkFailure::io)] = 4;
   return disk;
 }
 
@@ -71,13 +75,18 @@ TEST(Report, StatsTable) {
       "  latency  count      p50      p99    p99.9      max\n"
       "  read        90  10.0 us  20.0 us  30.0 us  40.0 us\n"
       "  failed: out 6\n"
-      "  refused: out_of_range 4\n");
+      "  refused: out_of_range 4\n"
+      "  store: registered 80, syncs 3\n"
+      "  store failures: io 4, no_space 2\n");
 }
 
-TEST(Report, EveryRefusalHasAName) {
+TEST(Report, EveryRefusalAndFailureHasAName) {
   const nlohmann::json refused = disk_stats_json(two_queues())["queues"][0]["refused"];
   EXPECT_EQ(refused.size(), kBlkRefusals - 1);
   EXPECT_FALSE(refused.contains("unknown"));
+  const nlohmann::json failures = disk_stats_json(two_queues())["store"]["failures"];
+  EXPECT_EQ(failures.size(), kBlkFailures);
+  EXPECT_FALSE(failures.contains("unknown"));
 }
 
 TEST(Report, TablesBearAnyJson) {

@@ -89,6 +89,18 @@ class TestHost {
     });
     return future.get();
   }
+  std::future<HostResult<std::uint64_t>> start_resizing(std::string name, std::uint64_t bytes) {
+    auto promise = std::make_shared<std::promise<HostResult<std::uint64_t>>>();
+    auto future = promise->get_future();
+    host_->executor().post([this, promise, resized = std::move(name), bytes] {
+      host_->resize_disk(resized, bytes,
+                         [promise](HostResult<std::uint64_t> result) { promise->set_value(std::move(result)); });
+    });
+    return future;
+  }
+  HostResult<std::uint64_t> resize(const std::string& name, std::uint64_t bytes) {
+    return start_resizing(name, bytes).get();
+  }
   std::future<HostResult<>> start_removing(std::string name) {
     auto promise = std::make_shared<std::promise<HostResult<>>>();
     auto future = promise->get_future();

@@ -1,11 +1,15 @@
 #include "device/blk_device.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/check.hpp"
 #include "device/blk_queue.hpp"
+#include "device/released_on.hpp"
 
 namespace ringway {
 
@@ -29,10 +33,21 @@ constexpr std::uint64_t kToleratedLegacy = spec::kFeatureNotifyOnEmpty | spec::k
 
 }  // namespace
 
-struct BlkDevice::PerWorker {
+struct BlkDevice::PerWorker final : BlkFailureListener {
+  explicit PerWorker(BlkDevice& of) : device(of) { counters.listener = this; }
+  PerWorker(const PerWorker&) = delete;
+  PerWorker& operator=(const PerWorker&) = delete;
+
+  // Once for each kind, so not on the path of requests. A worker doesn't log itself: the log may block.
+  void on_first_failure(BlkFailure failure, int code) noexcept override {
+    device.control_.post([to = &device, failure, code] { to->log_failure(failure, code); });
+  }
+
+  BlkDevice& device;
+  BlkChannelCounters counters;  // of all channels that there were
   std::unique_ptr<BlkChannel> channel;
   BlkLatency latency;
-  std::uint32_t in_flight = 0;
+  BlkSlotShare slots;  // admitted while the channel is open
 };
 
 Result<std::unique_ptr<BlkDevice>> BlkDevice::create(BlkDeviceOptions options, std::unique_ptr<BlkStore> store,
@@ -60,21 +75,25 @@ Result<std::unique_ptr<BlkDevice>> BlkDevice::create(BlkDeviceOptions options, s
 
 BlkDevice::BlkDevice(BlkDeviceOptions options, std::unique_ptr<BlkStore> store, std::span<const WorkerPort> workers,
                      std::uint32_t first_worker, Executor& control)
-    : options_(std::move(options)), store_(std::move(store)), control_(control), writeback_(options_.write_cache) {
+    : options_(std::move(options)),
+      store_(std::move(store)),
+      info_(store_->info()),
+      control_(control),
+      writeback_(options_.write_cache) {
   per_worker_.resize(workers.size());
   for (std::uint32_t i = 0; i < options_.queues; ++i) {
     const WorkerPort& port = workers[(first_worker + i) % workers.size()];
     workers_.push_back(port);
     auto& mine = per_worker_[(first_worker + i) % workers.size()];
     if (mine == nullptr) {
-      mine = std::make_unique<PerWorker>();
+      mine = std::make_unique<PerWorker>(*this);
     }
     homes_.push_back(mine.get());
     queues_.push_back(std::make_unique<BlkQueue>(BlkQueue::Surroundings{
         .index = i,
         .serial = &options_.serial,
         .latency = &mine->latency,
-        .device_in_flight = &mine->in_flight,
+        .slots = &mine->slots,
         .stop_deadline = options_.stop_deadline,
         .send_inband_call =
             [this](std::uint32_t index) {
@@ -108,7 +127,7 @@ std::string BlkDevice::serial() const {
 // ---------------------------------------------------------------- what it offers
 
 std::uint64_t BlkDevice::features() const {
-  const BlkStoreInfo& store = store_->info();
+  const BlkStoreInfo& store = info_;
   std::uint64_t bits = spec::kFeatureVersion1 | spec::kFeatureIndirectDesc | spec::kFeatureEventIdx |
                        spec::kFeatureRingReset | spec::kFeatureLogAll | spec::kBlkSegMax | spec::kBlkBlkSize |
                        spec::kBlkTopology | spec::kBlkFlush | spec::kBlkConfigWce | spec::kBlkMq;
@@ -125,7 +144,7 @@ std::uint64_t BlkDevice::features() const {
 }
 
 spec::BlkConfig BlkDevice::config() const {
-  const BlkStoreInfo& store = store_->info();
+  const BlkStoreInfo& store = info_;
   const auto sectors = [](std::uint64_t bytes) {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes / spec::kSectorBytes, UINT32_MAX));
   };
@@ -167,7 +186,7 @@ Result<> BlkDevice::get_config(std::uint32_t offset, std::span<std::byte> out) {
 }
 
 // Only `writeback` may be written (§5.2.5.2). Some front-ends write the whole structure back; the other bytes are ignored.
-Result<> BlkDevice::set_config(std::uint32_t offset, std::span<const std::byte> in) {
+Result<> BlkDevice::set_config(std::uint32_t offset, std::span<const std::byte> in, vhost_user::Done<> done) {
   constexpr std::uint32_t kWriteback = offsetof(spec::BlkConfig, writeback);
   if (offset > sizeof(spec::BlkConfig) || in.size() > sizeof(spec::BlkConfig) - offset) {
     return fail("configuration space of a disk has " + std::to_string(sizeof(spec::BlkConfig)) + " bytes; " +
@@ -185,13 +204,14 @@ Result<> BlkDevice::set_config(std::uint32_t offset, std::span<const std::byte> 
     return fail("writeback = " + std::to_string(value) + " must be 0 or 1");
   }
   writeback_ = value == 1;
-  post_limits();
+  // A write that the driver submits after our answer must find write-through in force.
+  set_limits(std::move(done));
   return {};
 }
 
 BlkRequestLimits BlkDevice::request_limits() const {
-  const BlkStoreInfo& store = store_->info();
-  // A driver that can neither flush nor switch the cache relies on every write being stable (hard-points 12).
+  const BlkStoreInfo& store = info_;
+  // A driver that can neither flush nor switch the cache relies on every write being stable.
   const bool can_flush = (acked_ & (spec::kBlkFlush | spec::kBlkConfigWce)) != 0;
   return {
       .capacity_bytes = store.capacity_bytes,
@@ -206,26 +226,35 @@ BlkRequestLimits BlkDevice::request_limits() const {
   };
 }
 
-void BlkDevice::post_limits() {
-  for (std::uint32_t i = 0; i < queues_.size(); ++i) {
-    workers_[i].executor->post([queue = queues_[i].get(), limits = request_limits()] { queue->set_limits(limits); });
-  }
+void BlkDevice::set_limits(vhost_user::Done<> done) {
+  on_each_queue(
+      [limits = request_limits()](BlkQueue& queue, vhost_user::Done<> each) {
+        queue.set_limits(limits);
+        each({});
+      },
+      std::move(done));
 }
 
-Result<> BlkDevice::resize(std::uint64_t bytes) {
-  const std::uint64_t before = store_->info().capacity_bytes;
+Result<BlkStoreInfo> BlkDevice::resize_store(std::uint64_t bytes) {
   if (bytes != 0) {
     RW_TRY(store_->resize(bytes));
   } else {
     RW_TRY(store_->refresh());
   }
-  if (store_->info().capacity_bytes != before) {
-    post_limits();  // the new range is readable before the guest hears of it
-    if (port_ != nullptr) {
-      static_cast<void>(port_->notify_config_change());
-    }
+  return store_->info();
+}
+
+void BlkDevice::adopt(const BlkStoreInfo& info) {
+  const std::uint64_t before = info_.capacity_bytes;
+  info_ = info;
+  if (info_.capacity_bytes != before) {
+    // The guest may use the new range once it hears of it, so every worker must have heard before.
+    set_limits([this](const Result<>&) {
+      if (port_ != nullptr) {
+        static_cast<void>(port_->notify_config_change());
+      }
+    });
   }
-  return {};
 }
 
 // ---------------------------------------------------------------- session messages
@@ -236,19 +265,20 @@ Result<> BlkDevice::set_features(std::uint64_t acked) {
     return fail("feature bits were acknowledged that this disk doesn't offer");
   }
   acked_ = acked;
-  post_limits();
+  set_limits([](Result<>) {});
   return {};
 }
 
 void BlkDevice::on_each_queue(std::move_only_function<void(BlkQueue&, vhost_user::Done<>)> body, vhost_user::Done<> done) {
-  // Shared by the messages; `left` is counted down on the control thread only.
+  // Shared by the messages; `left` is counted down on the control thread only, where the round also ends: what the session
+  // and the caller have put into it is theirs.
   struct Round {
     std::move_only_function<void(BlkQueue&, vhost_user::Done<>)> body;
     vhost_user::Done<> done;
     std::size_t left = 0;
     Result<> result;
   };
-  auto round = std::make_shared<Round>();
+  auto round = released_on(control_, std::make_shared<Round>());
   round->body = std::move(body);
   round->done = std::move(done);
   round->left = queues_.size();
@@ -267,13 +297,21 @@ void BlkDevice::on_each_queue(std::move_only_function<void(BlkQueue&, vhost_user
 }
 
 void BlkDevice::set_memory(std::shared_ptr<const RegionMap> map, vhost_user::Done<> done) {
-  map_ = map;
-  on_each_queue([map = std::move(map)](BlkQueue& queue, vhost_user::Done<> each) { queue.set_memory(map, std::move(each)); },
+  map_ = released_on(control_, std::move(map));
+  // Before the queues acknowledge it: what they promise holds for the memory that the store has prepared, too.
+  for (std::uint32_t i = 0; i < queues_.size(); ++i) {
+    workers_[i].executor->post([home = homes_[i], map = map_] {
+      if (home->channel != nullptr) {
+        home->channel->use_memory(map);
+      }
+    });
+  }
+  on_each_queue([map = map_](BlkQueue& queue, vhost_user::Done<> each) { queue.set_memory(map, std::move(each)); },
                 std::move(done));
 }
 
 void BlkDevice::set_log(std::shared_ptr<DirtyLog> log, vhost_user::Done<> done) {
-  log_ = std::move(log);
+  log_ = released_on(control_, std::move(log));
   on_each_queue(
       [log = log_](BlkQueue& queue, vhost_user::Done<> each) {
         queue.set_log(log);
@@ -289,21 +327,33 @@ void BlkDevice::start_ring(vhost_user::RingStart start, vhost_user::Done<> done)
     done(fail("ring " + std::to_string(index) + " can't start: there is no memory table"));
     return;
   }
+  start.inflight = released_on(control_, std::move(start.inflight));
   workers_[index].executor->post([this, index, start = std::move(start), map = map_, log = log_, limits = request_limits(),
                                   done = std::move(done)]() mutable {
     PerWorker& home = *homes_[index];
     WorkerContext& context = *workers_[index].context;
-    if (home.channel == nullptr) {
-      auto channel = store_->open_channel(context.loop);
-      if (!channel) {
-        answer<void>(control_, std::move(done), std::unexpected(std::move(channel).error()));
-        return;
-      }
-      home.channel = std::move(*channel);
+    if (Result<> opened = open_channel(home, context); !opened) {
+      answer<void>(control_, std::move(done), std::move(opened));
+      return;
     }
+    home.channel->use_memory(map);
     answer<void>(control_, std::move(done),
                  queues_[index]->start(context, *home.channel, std::move(start), std::move(map), std::move(log), limits));
   });
+}
+
+// On the worker. Once for all queues that live there.
+Result<> BlkDevice::open_channel(PerWorker& home, WorkerContext& context) {
+  if (home.channel != nullptr) {
+    return {};
+  }
+  RW_TRY_ASSIGN(home.channel, store_->open_channel(context.loop, home.counters));
+  if (!context.slots.admit()) {
+    home.channel.reset();
+    return fail("worker " + std::to_string(context.index) + " serves " + std::to_string(limits::kDevicesMax) +
+                " disks already, the most that it has room for");
+  }
+  return {};
 }
 
 void BlkDevice::stop_ring(std::uint32_t index, vhost_user::Done<std::uint32_t> done) {
@@ -357,15 +407,11 @@ void BlkDevice::kick(std::uint32_t index) {
 
 void BlkDevice::reset(vhost_user::Done<> done) {
   // The rings stop as for a detach, but the front-end's memory, descriptors and feature bits stay with the session.
-  on_each_queue(
-      [](BlkQueue& queue, vhost_user::Done<> each) {
-        queue.clear_inflight();
-        queue.detach(std::move(each));
-      },
-      [this, done = std::move(done)](Result<> result) mutable {
-        writeback_ = options_.write_cache;
-        done(std::move(result));
-      });
+  on_each_queue([](BlkQueue& queue, vhost_user::Done<> each) { queue.reset(std::move(each)); },
+                [this, done = std::move(done)](Result<> result) mutable {
+                  writeback_ = options_.write_cache;
+                  done(std::move(result));
+                });
 }
 
 void BlkDevice::detach(vhost_user::Done<> done) {
@@ -386,7 +432,11 @@ void BlkDevice::close_channels(vhost_user::Done<> done) {
   auto finished = std::make_shared<vhost_user::Done<>>(std::move(done));
   for (std::uint32_t i = 0; i < queues_.size(); ++i) {
     workers_[i].executor->post([this, i, left, finished] {
-      homes_[i]->channel.reset();  // once for all queues of a worker; the others find it gone
+      PerWorker& home = *homes_[i];
+      if (home.channel != nullptr) {  // once for all queues of a worker; the others find it gone
+        home.channel.reset();
+        workers_[i].context->slots.dismiss(home.slots);
+      }
       control_.post([left, finished] {
         if (--*left == 0) {
           (*finished)({});
@@ -397,6 +447,31 @@ void BlkDevice::close_channels(vhost_user::Done<> done) {
 }
 
 // ---------------------------------------------------------------- figures
+
+void BlkDevice::log_failure(BlkFailure failure, int code) {
+  // Each worker tells its own first one.
+  if (std::exchange(failure_logged_[static_cast<std::size_t>(failure)], true)) {
+    return;
+  }
+  const auto reason = [&]() -> std::string {
+    switch (failure) {
+      case BlkFailure::end_of_file:
+        return "the image ends before the disk does; was it truncated?";
+      case BlkFailure::cancelled:
+        return "cancelled";
+      case BlkFailure::guest_memory:
+        return "the guest's memory is gone: " + std::generic_category().message(code);
+      case BlkFailure::no_space:
+      case BlkFailure::io:
+        return std::generic_category().message(code);
+    }
+    return {};
+  };
+  spdlog::warn(
+      "disk '{}': a request failed in the image, the guest sees an I/O error: {} (the first one of kind {}; further "
+      "ones are counted, see its statistics)",
+      options_.name, reason(), to_string(failure));
+}
 
 BlkDeviceStats BlkDevice::stats() const {
   BlkDeviceStats stats;
@@ -428,6 +503,22 @@ BlkDeviceStats BlkDevice::stats() const {
     to.starved = from.starved.get();
     to.memory_lost = from.memory_lost.get();
     stats.queues.push_back(to);
+  }
+  for (const auto& each : per_worker_) {
+    if (each != nullptr) {
+      const BlkChannelCounters& from = each->counters;
+      BlkDeviceStats::Store& to = stats.store;
+      to.short_transfers += from.short_transfers.get();
+      to.retries += from.retries.get();
+      to.bounced += from.bounced.get();
+      to.held_back += from.held_back.get();
+      to.syncs += from.syncs.get();
+      to.registered += from.registered.get();
+      to.fallbacks += from.fallbacks.get();
+      for (std::size_t k = 0; k < kBlkFailures; ++k) {
+        to.failures[k] += from.failures[k].get();
+      }
+    }
   }
   const auto summary = [this](LatencyHistogram BlkLatency::* which) {
     LatencyHistogram all;

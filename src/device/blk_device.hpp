@@ -25,8 +25,8 @@ namespace ringway {
 class BlkQueue;
 
 struct BlkDeviceOptions {
-  std::string name;    // for logs and the API; unique in the process
-  std::string serial;  // GET_ID; empty: the store's default
+  std::string name = {};    // for logs and the API; unique in the process
+  std::string serial = {};  // GET_ID; empty: the store's default
   std::uint32_t queues = 1;
   bool packed = true;       // offer RING_PACKED
   bool in_order = false;    // offer IN_ORDER
@@ -52,6 +52,11 @@ struct BlkDeviceStats {
     Duration p50, p99, p999, maximum;
   };
   Latency read, write, other;
+  // Over all workers and sessions; what each means: BlkChannelCounters.
+  struct Store {
+    std::uint64_t short_transfers = 0, retries = 0, bounced = 0, held_back = 0, syncs = 0, registered = 0, fallbacks = 0;
+    std::array<std::uint64_t, kBlkFailures> failures{};  // what the guest saw as IOERR
+  } store;
 };
 
 class BlkDevice final : public vhost_user::Device {
@@ -66,15 +71,17 @@ class BlkDevice final : public vhost_user::Device {
   ~BlkDevice() override;
 
   [[nodiscard]] const BlkDeviceOptions& options() const { return options_; }
-  [[nodiscard]] const BlkStoreInfo& store_info() const { return store_->info(); }
+  [[nodiscard]] const BlkStoreInfo& store_info() const { return info_; }
   [[nodiscard]] std::string serial() const;
   [[nodiscard]] BlkDeviceStats stats() const;
   [[nodiscard]] bool attached() const { return port_ != nullptr; }
   [[nodiscard]] std::uint64_t acked_features() const { return acked_; }
 
-  // Changes the size of the backing store (`bytes` > 0), or only looks at it again (0); tells queues and front-end if it
-  // changed.
-  [[nodiscard]] Result<> resize(std::uint64_t bytes);
+  // Changes the size of the backing store (`bytes` > 0), or only looks at it again (0). A file system that hangs hangs this
+  // too, so it may run on any thread, but on one at a time. The size holds once the result was given to adopt().
+  [[nodiscard]] Result<BlkStoreInfo> resize_store(std::uint64_t bytes);
+  // The second half: queues and front-end are told if the size changed.
+  void adopt(const BlkStoreInfo& info);
 
   // --- vhost_user::Device ---
   [[nodiscard]] std::string name() const override { return options_.name; }
@@ -88,7 +95,7 @@ class BlkDevice final : public vhost_user::Device {
   void detach(vhost_user::Done<> done) override;
   [[nodiscard]] Result<> set_features(std::uint64_t acked) override;
   [[nodiscard]] Result<> get_config(std::uint32_t offset, std::span<std::byte> out) override;
-  [[nodiscard]] Result<> set_config(std::uint32_t offset, std::span<const std::byte> in) override;
+  [[nodiscard]] Result<> set_config(std::uint32_t offset, std::span<const std::byte> in, vhost_user::Done<> done) override;
   void set_memory(std::shared_ptr<const RegionMap> map, vhost_user::Done<> done) override;
   void set_log(std::shared_ptr<DirtyLog> log, vhost_user::Done<> done) override;
   void start_ring(vhost_user::RingStart start, vhost_user::Done<> done) override;
@@ -107,17 +114,21 @@ class BlkDevice final : public vhost_user::Device {
             std::uint32_t first_worker, Executor& control);
   [[nodiscard]] spec::BlkConfig config() const;
   [[nodiscard]] BlkRequestLimits request_limits() const;
-  void post_limits();
+  // `done` when every queue parses by them.
+  void set_limits(vhost_user::Done<> done);
   // Runs `body(queue, done)` on the owner of each queue, and `done` on the control thread after the last.
   void on_each_queue(std::move_only_function<void(BlkQueue&, vhost_user::Done<>)> body, vhost_user::Done<> done);
 
   void on_queue(std::uint32_t index, std::move_only_function<void(BlkQueue&)> body);
-  void close_channels(vhost_user::Done<> done);
+  struct PerWorker;  // the store's channel, what is counted and the share of slots, touched by that worker only
+  void log_failure(BlkFailure failure, int code);
 
-  struct PerWorker;  // the store's channel and the latency histograms, touched by that worker only
+  [[nodiscard]] Result<> open_channel(PerWorker& home, WorkerContext& context);
+  void close_channels(vhost_user::Done<> done);
 
   BlkDeviceOptions options_;
   std::unique_ptr<BlkStore> store_;
+  BlkStoreInfo info_;                // a copy: the store's own may be changing on another thread
   std::vector<WorkerPort> workers_;  // by queue
   Executor& control_;
   vhost_user::FrontEndPort* port_ = nullptr;
@@ -125,6 +136,7 @@ class BlkDevice final : public vhost_user::Device {
   std::shared_ptr<DirtyLog> log_;  // in force: the session gives it only while LOG_ALL is acknowledged
   std::uint64_t acked_ = 0;
   bool writeback_ = true;
+  std::array<bool, kBlkFailures> failure_logged_{};
   std::vector<std::unique_ptr<PerWorker>> per_worker_;  // by worker; null where no queue of ours lives
   std::vector<PerWorker*> homes_;                       // by queue
   std::vector<std::unique_ptr<BlkQueue>> queues_;

@@ -32,12 +32,14 @@ Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user
   }
   RW_TRY_ASSIGN(const RingLayout layout, RingLayout::resolve(*map, start.addresses, start.size, start.features.packed));
   if (start.inflight != nullptr) {
-    RW_TRY_ASSIGN(inflight_,
-                  InflightQueue::open(start.inflight->memory, {.queue_index = static_cast<std::uint16_t>(around_.index),
-                                                               .queue_size = start.inflight->queue_size,
-                                                               .ring_size = start.size,
-                                                               .packed = start.features.packed,
-                                                               .in_order = start.features.in_order}));
+    const DeviceRing as_told(layout, start.features, start.base);
+    RW_TRY_ASSIGN(inflight_, InflightQueue::open({start.inflight, start.inflight->memory.get()},
+                                                 {.queue_index = static_cast<std::uint16_t>(around_.index),
+                                                  .queue_size = start.inflight->queue_size,
+                                                  .ring_size = start.size,
+                                                  .used_index = as_told.used_index(),
+                                                  .packed = start.features.packed,
+                                                  .in_order = start.features.in_order}));
   } else {
     inflight_ = {};
   }
@@ -58,16 +60,21 @@ Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user
   unserved_looks_ = 0;
   sigbus_epoch_ = sigbus::epoch();
   if (inflight_.enabled()) {
+    replay_ = inflight_.recover(layout);
+    if (inflight_.taken_over()) {
+      // A front-end can't know how far its lost back-end had read, whether anything was in flight or not. It gives the used
+      // index as base, or for a packed ring whatever it knew last. What was taken beyond the used index is what is served
+      // again now; the next chain comes after that.
+      if (ring_->packed()) {
+        ring_.emplace(layout, start.features, inflight_.recovered_base(replay_, start.size).value_or(start.base));
+      } else {
+        ring_.emplace(layout, start.features, ring_->used_index() + static_cast<std::uint32_t>(replay_.size()));
+      }
+    }
     if (ring_->packed()) {
       ring_->keep_descriptors();
     }
-    replay_ = inflight_.recover(layout);
     std::ranges::reverse(replay_);
-    if (!ring_->packed() && !replay_.empty()) {
-      // A front-end can't know how far its lost back-end had read and gives the used index as base. What was taken beyond it
-      // is what is served again now; the next chain comes after that.
-      ring_.emplace(layout, start.features, ring_->used_index() + static_cast<std::uint32_t>(replay_.size()));
-    }
   }
   state_ = State::running;
   context.running.push_back(this);
@@ -75,7 +82,7 @@ Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user
     become_stopped();
     return watched;
   }
-  // A driver that was waiting when its previous back-end went would wait for ever (cases row 3).
+  // A driver that was waiting when its previous back-end went would wait for ever (conformance row 3).
   owe_call_ = true;
   context.note_finished(*this);
   context.activate(*this);
@@ -107,6 +114,11 @@ void BlkQueue::detach(Done<> done) {
   after_completion();
 }
 
+void BlkQueue::reset(Done<> done) {
+  resetting_ = true;
+  detach(std::move(done));
+}
+
 void BlkQueue::after_completion() noexcept {
   if (RW_LIKELY(state_ == State::running && !memory_done_)) {
     return;
@@ -123,12 +135,21 @@ void BlkQueue::after_completion() noexcept {
     // The last batch must be out before anyone is told that the ring has stopped.
     publish();
     const std::uint32_t base = ring_ ? ring_->base() : lost_base_;
+    // From now on the front-end knows the ring's place, and may begin another ring with the same region. What it can't know
+    // stays in the region: chains that were lost with the ring's memory, or not yet served again.
+    if (stop_done_ && ring_ && replay_.empty()) {
+      inflight_.clear();
+    }
     become_stopped();
     if (stop_done_) {
       std::exchange(stop_done_, nullptr)(base);
     }
   }
   if (detach_done_ && state_ == State::stopped) {
+    // Not before: what was in flight when the reset came was still to be noted as done.
+    if (std::exchange(resetting_, false)) {
+      inflight_.clear();
+    }
     maps_.clear();
     pinned_ = nullptr;
     log_ = nullptr;
@@ -170,7 +191,7 @@ void BlkQueue::on_timer(Instant) noexcept {
 void BlkQueue::enable(bool enabled) {
   enabled_ = enabled;
   if (can_pop()) {
-    context_->activate(*this);  // a kick may have come while it was disabled (cases row 2)
+    context_->activate(*this);  // a kick may have come while it was disabled (conformance row 2)
   }
   show();
 }
@@ -186,6 +207,8 @@ Result<> BlkQueue::set_kick(UniqueFd kick) {
   if (kick_fd_) {
     RW_TRY_ASSIGN(kick_watch_, context_->loop.watch(kick_fd_.get(), EPOLLIN, *this));
     context_->activate(*this);
+  } else {
+    context_->note_polled(*this);
   }
   return {};
 }
@@ -242,7 +265,7 @@ void BlkQueue::set_memory(std::shared_ptr<const RegionMap> map, Done<> done) {
     if (layout) {
       ring_->move_to(*layout);
     } else {
-      // The ring's own memory is gone (cases row 47). What is in flight can't be published any more.
+      // The ring's own memory is gone (conformance row 47). What is in flight can't be published any more.
       break_ring(RingFault::unmapped);
       lost_base_ = ring_->base();
       ring_.reset();
@@ -259,13 +282,11 @@ inline void BlkQueue::pin(BlkSlot& slot) noexcept {
   slot.pinned = pinned_;
   ++pinned_->pins;
   ++in_flight_;
-  ++*around_.device_in_flight;
 }
 
 inline void BlkQueue::unpin(BlkSlot& slot) noexcept {
   --slot.pinned->pins;
   --in_flight_;
-  --*around_.device_in_flight;
 }
 
 // ---------------------------------------------------------------- the data path
@@ -273,35 +294,62 @@ inline void BlkQueue::unpin(BlkSlot& slot) noexcept {
 Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
   check_memory();
   if (RW_UNLIKELY(!can_pop())) {
+    allowance = 0;
     return Pumped::inactive;
   }
-  std::uint32_t taken = 0;
-  for (; taken < limits::kPumpBudgetRequests; ++taken) {
-    // A disk holds at most as many slots as it leaves to others: one that hangs takes half of them, however many queues it
-    // has, a second one half of the rest.
-    BlkSlot* slot = RW_LIKELY(*around_.device_in_flight < context.slots.available()) ? context.slots.take() : nullptr;
-    if (RW_UNLIKELY(slot == nullptr)) {
+  // What one chain costs isn't known before it is read, and the longest costs the budget of many turns. The queue then sits
+  // out as many; what it didn't use is not saved up.
+  budget_ = std::min(budget_, 0) + limits::kPumpBudget;
+  std::uint32_t may_take = UINT32_MAX;
+  if (RW_UNLIKELY(allowance != 0)) {
+    may_take = std::exchange(allowance, 0);
+  } else if (RW_UNLIKELY(!around_.slots->waiting.empty())) {
+    return queue_up(context);
+  }
+  const bool woken = may_take != UINT32_MAX;
+  bool took = false;
+  while (RW_LIKELY(budget_ > 0 && may_take > 0)) {
+    if (RW_UNLIKELY(!context.slots.has_room(*around_.slots))) {
       counters_.starved.add();
-      context.note_starved(*this);
-      return Pumped::starved;
+      context.note_starved(*this, *around_.slots, woken && !took);
+      return end_pump(took, Pumped::starved);
     }
     const PopStatus status = next_chain(context);
-    if (status == PopStatus::chain || status == PopStatus::chain_fault) {
-      serve(context, *slot, status);
-      continue;
-    }
-    context.slots.give(*slot);
     if (RW_UNLIKELY(status == PopStatus::ring_fault)) {
       break_ring(ring_->ring_fault());
-      return Pumped::inactive;
+      return end_pump(took, Pumped::inactive);
     }
-    break;
+    if (status == PopStatus::empty) {
+      return end_pump(took, took ? Pumped::some : Pumped::nothing);
+    }
+    took = true;
+    budget_ -= limits::kPumpRequestCost + static_cast<std::int32_t>(context.chain.cost());
+    --may_take;
+    serve(context, context.slots.take(*around_.slots), status);
+    budget_ -= static_cast<std::int32_t>(channel_->take_copied() / limits::kPumpBytesPerUnit);
   }
-  if (taken == 0) {
+  if (RW_UNLIKELY(may_take == 0)) {
+    context.wait_again(*this, *around_.slots);
+    return end_pump(took, Pumped::starved);
+  }
+  return end_pump(took, Pumped::budget);
+}
+
+inline Queue::Pumped BlkQueue::end_pump(bool took, Pumped result) noexcept {
+  if (took) {
+    channel_->end_of_batch();
+  }
+  return result;
+}
+
+// Others of the device wait for slots, and it isn't this queue's turn.
+Queue::Pumped BlkQueue::queue_up(WorkerContext& context) noexcept {
+  if (replay_.empty() && !ring_->has_work()) {
     return Pumped::nothing;
   }
-  channel_->end_of_batch();
-  return taken == limits::kPumpBudgetRequests ? Pumped::budget : Pumped::some;
+  counters_.starved.add();
+  context.note_starved(*this, *around_.slots);
+  return Pumped::starved;
 }
 
 inline PopStatus BlkQueue::next_chain(WorkerContext& context) noexcept {
@@ -318,9 +366,8 @@ inline PopStatus BlkQueue::next_chain(WorkerContext& context) noexcept {
 PopStatus BlkQueue::next_replayed(WorkerContext& context) noexcept {
   const InflightQueue::Pending pending = std::move(replay_.back());
   replay_.pop_back();
-  const PopStatus status = ring_->packed()
-                               ? ring_->restore_packed(pending.descriptors, *pinned_->map, context.chain)
-                               : ring_->reread({.head = pending.head, .descriptors = 0}, 0, *pinned_->map, context.chain);
+  const PopStatus status = ring_->packed() ? ring_->restore_packed(pending.descriptors, *pinned_->map, context.chain)
+                                           : ring_->reread_split(pending.head, *pinned_->map, context.chain);
   if (status == PopStatus::chain || status == PopStatus::chain_fault) {
     inflight_.repopped(context.chain.id());
   }
@@ -402,7 +449,7 @@ inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint
     context_->note_finished(*this);
   }
   unpin(slot);
-  context_->slots.give(slot);
+  context_->slots.give(slot, *around_.slots);
   after_completion();
 }
 
@@ -477,7 +524,7 @@ inline void BlkQueue::signal_call() noexcept {
   }
 }
 
-// The memory behind a mapping may have been truncated while the ring or a batch was read or written (hard-points 18). Looked
+// The memory behind a mapping may have been truncated while the ring or a batch was read or written. Looked
 // at by each pump, publish and safety look, so that a ring which reads as empty since it vanished is found as well.
 void BlkQueue::check_memory() noexcept {
   const std::uint64_t epoch = sigbus::epoch();

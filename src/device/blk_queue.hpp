@@ -7,8 +7,9 @@
 //                                        └── the deadline passes ──▶ abandoned ── last completion ──▶ stopped
 // While stopping, nothing is popped; what was popped completes and is published. An abandoned ring is not touched any more:
 // its session was told of the failure, so late completions only give back their slots; the memory that the kernel may
-// still write to stays pinned by them (hard-points 1). `enabled` and `broken` are apart from that: a disabled ring keeps
-// running without being popped, and a broken one (a ring fault, or its memory vanished) waits for its stop.
+// still write to stays pinned by them, since direct I/O can't be cancelled. `enabled` and `broken` are apart from that: a
+// disabled ring keeps running without being popped, and a broken one (a ring fault, or its memory vanished) waits for its
+// stop.
 #pragma once
 
 #include <atomic>
@@ -37,13 +38,13 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   // What a queue needs from its device for good.
   struct Surroundings {
     std::uint32_t index = 0;
-    const std::string* serial = nullptr;        // outlives the queue, constant
-    BlkLatency* latency = nullptr;              // of this device on this worker
-    std::uint32_t* device_in_flight = nullptr;  // requests of this device on this worker
-    Duration stop_deadline;
+    const std::string* serial = nullptr;  // outlives the queue, constant
+    BlkLatency* latency = nullptr;        // of this device on this worker
+    BlkSlotShare* slots = nullptr;        // of this device on this worker
+    Duration stop_deadline = {};
     // Called on the worker's thread; reaches the front-end by way of the control thread.
-    std::move_only_function<void(std::uint32_t)> send_inband_call;
-    std::move_only_function<void(std::uint32_t)> send_inband_error;
+    std::move_only_function<void(std::uint32_t)> send_inband_call = {};
+    std::move_only_function<void(std::uint32_t)> send_inband_error = {};
   };
   explicit BlkQueue(Surroundings surroundings) : around_(std::move(surroundings)) {}
   BlkQueue(const BlkQueue&) = delete;
@@ -57,6 +58,8 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   void stop(Done<std::uint32_t> done);
   // As stop(), without a deadline, and forgets descriptors, memory and log. Also right for a stopped queue.
   void detach(Done<> done);
+  // The device is reset: as detach(), and what the in-flight region says of the ring is void when it is done.
+  void reset(Done<> done);
   void enable(bool enabled);
   // `done` once no request is pinned to a map with a region that `map` lacks; an error after the stop deadline.
   void set_memory(std::shared_ptr<const RegionMap> map, Done<> done);
@@ -67,8 +70,6 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   void set_error(UniqueFd error) { error_.set(std::move(error)); }
   [[nodiscard]] Result<> set_addresses(const RingAddresses& addresses, bool log, GuestAddress log_address);
   void kick();
-  // The device was reset: what the in-flight region says is void.
-  void clear_inflight() { inflight_.clear(); }
 
   // Any thread.
   [[nodiscard]] const BlkQueueCounters& counters() const { return counters_; }
@@ -94,6 +95,8 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   void on_timer(Instant now) noexcept override;           // the stop deadline
 
   [[nodiscard]] bool can_pop() const { return state_ == State::running && enabled_ && !broken_; }
+  [[nodiscard]] Pumped end_pump(bool took, Pumped result) noexcept;
+  [[nodiscard]] Pumped queue_up(WorkerContext& context) noexcept;
   [[nodiscard]] PopStatus next_chain(WorkerContext& context) noexcept;
   [[nodiscard]] PopStatus next_replayed(WorkerContext& context) noexcept;
   void serve(WorkerContext& context, BlkSlot& slot, PopStatus status) noexcept;
@@ -130,6 +133,7 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   bool log_used_ring_ = false;
   std::uint8_t unserved_looks_ = 0;
   std::uint32_t in_flight_ = 0;
+  std::int32_t budget_ = 0;  // left over by the last pump(); negative: overdrawn, and owed to the neighbours
   std::uint64_t sigbus_epoch_ = 0;
   BlkRequestLimits limits_;
   InflightQueue inflight_;
@@ -143,6 +147,7 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   std::vector<std::unique_ptr<PinnedMap>> maps_;  // all that requests are pinned to, and the current one (last)
   RingAddresses addresses_;
   GuestAddress log_guest_address_;
+  bool resetting_ = false;       // with detach_done_
   std::uint32_t lost_base_ = 0;  // of a running ring whose memory was taken away
   UniqueFd kick_fd_;
   WatchId kick_watch_;

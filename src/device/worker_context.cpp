@@ -5,11 +5,85 @@
 namespace ringway {
 
 void WorkerContext::forget(Queue& queue) {
-  for (auto* list : {&active, &finished, &starved}) {
+  for (auto* list : {&active, &finished}) {
     std::ranges::replace(*list, &queue, nullptr);
   }
   std::erase(running, &queue);
-  queue.is_active = queue.has_finished = queue.is_starved = false;
+  std::erase(polled, &queue);
+  for (BlkSlotShare* share : starved) {
+    std::erase(share->waiting, &queue);
+  }
+  std::erase_if(starved, [](const BlkSlotShare* share) { return share->waiting.empty(); });
+  queue.is_active = queue.has_finished = queue.is_starved = queue.is_polled = false;
+  queue.allowance = 0;
+}
+
+void WorkerContext::wake_who_has_room() {
+  woken_.clear();
+  bool left_some = false;
+  std::erase_if(starved, [&](BlkSlotShare* share) {
+    const auto room = slots.room(*share);
+    const auto count = std::min<std::size_t>(room, share->waiting.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      Queue* queue = share->waiting[i];
+      queue->is_starved = false;
+      queue->allowance = static_cast<std::uint32_t>(room / count);
+      if (queue->is_active) {  // by a kick, meanwhile; but its turn is before those that didn't wait
+        std::ranges::replace(active, queue, nullptr);
+      }
+      queue->is_active = true;
+      woken_.push_back(queue);
+    }
+    share->waiting.erase(share->waiting.begin(), share->waiting.begin() + static_cast<std::ptrdiff_t>(count));
+    left_some |= count != 0 && !share->waiting.empty();
+    return share->waiting.empty();
+  });
+  active.insert(active.begin(), woken_.begin(), woken_.end());
+  // The woken ones may not need what was set aside for them. So there is another look at those that were not, until one
+  // finds no room.
+  if (left_some) {
+    slots.note_replenished();
+  }
+}
+
+bool WorkerContext::pump_active() noexcept {
+  bool worked = false;
+  std::size_t kept = 0;
+  // A pump may activate others, which are then appended and pumped in this turn too; forget() leaves nulls.
+  for (std::size_t i = 0; i < active.size(); ++i) {
+    Queue* queue = active[i];
+    if (queue == nullptr) {
+      continue;
+    }
+    switch (queue->pump(*this)) {
+      case Queue::Pumped::some:
+      case Queue::Pumped::budget:
+        worked = true;
+        break;
+      case Queue::Pumped::nothing:
+        break;
+      case Queue::Pumped::starved:  // perhaps after a few
+        worked = true;
+        [[fallthrough]];
+      case Queue::Pumped::inactive:
+        queue->is_active = false;
+        continue;
+    }
+    active[kept++] = queue;
+  }
+  active.resize(kept);
+  return worked;
+}
+
+void WorkerContext::publish_finished() noexcept {
+  for (std::size_t i = 0; i < finished.size(); ++i) {
+    Queue* queue = finished[i];
+    if (queue != nullptr) {
+      queue->has_finished = false;
+      queue->publish();
+    }
+  }
+  finished.clear();
 }
 
 }  // namespace ringway

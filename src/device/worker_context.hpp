@@ -24,7 +24,7 @@ class Queue {
     nothing,   // the ring was empty
     some,      // took requests until the ring was empty
     budget,    // took as many as it may in one turn; there may be more
-    starved,   // stopped for want of a slot or by a full store; whoever gives one back activates the queue again
+    starved,   // stopped for want of a slot; active again when its device may have one
     inactive,  // not to be pumped any more (stopping, disabled, broken)
   };
   virtual Pumped pump(WorkerContext& context) noexcept = 0;
@@ -34,17 +34,20 @@ class Queue {
   [[nodiscard]] virtual bool arm() noexcept = 0;
   // Takes kicks back while the queue is polled. Called when an idle queue becomes active.
   virtual void suppress() noexcept = 0;
-  // The safety look of about once a second (hard-points 9), on queues that are armed and idle. True if a kick was lost: the
-  // queue has been unserved for two looks.
+  // The safety look of about once a second, on queues that are armed and idle. True if a kick was lost: the queue has been
+  // unserved for two looks (after one the kick may still be on its way).
   [[nodiscard]] virtual bool look() noexcept = 0;
 
-  // The driver gave no kick descriptor and asks to be polled instead.
+  // The driver gave no kick descriptor and asks to be polled instead. Asked of the queues in WorkerContext::polled.
   [[nodiscard]] virtual bool wants_polling() const noexcept = 0;
 
   // --- for WorkerContext ---
   bool is_active = false;     // in `active`
   bool has_finished = false;  // in `finished`
-  bool is_starved = false;    // in `starved`
+  bool is_starved = false;    // waits in its device's share
+  bool is_polled = false;     // in `polled`
+  // Not 0: it has waited for slots, and this many have been set aside for its next pump(), which takes no more and leaves 0.
+  std::uint32_t allowance = 0;
 
  protected:
   ~Queue() = default;
@@ -62,11 +65,12 @@ struct WorkerContext {
   BlkSlotPool slots;
   StuckWriteGuard stuck_write;
 
-  // The worker walks these by index; forget() leaves a null behind in the first three, which the walk skips and drops.
-  std::vector<Queue*> active;    // pumped every turn
-  std::vector<Queue*> finished;  // with used elements to publish
-  std::vector<Queue*> starved;   // waiting for a slot
-  std::vector<Queue*> running;   // every started ring, for the safety look
+  // The worker walks these by index; forget() leaves a null behind in the first two, which the walk skips and drops.
+  std::vector<Queue*> active;          // pumped every turn
+  std::vector<Queue*> finished;        // with used elements to publish
+  std::vector<Queue*> running;         // every started ring, for the safety look
+  std::vector<Queue*> polled;          // those that were given no kick descriptor: few, as each sleep asks all of them
+  std::vector<BlkSlotShare*> starved;  // of devices with queues that wait for a slot
 
   // Makes a queue part of the turns. Idempotent.
   void activate(Queue& queue) {
@@ -81,14 +85,55 @@ struct WorkerContext {
       finished.push_back(&queue);
     }
   }
-  void note_starved(Queue& queue) {
-    if (!queue.is_starved) {
-      queue.is_starved = true;
-      starved.push_back(&queue);
+  // The queue waits for a slot, behind those of its device that do so already; before them (`first`) if it was its turn and
+  // it found none.
+  void note_starved(Queue& queue, BlkSlotShare& share, bool first = false) {
+    if (queue.is_starved) {
+      return;
+    }
+    queue.is_starved = true;
+    if (share.waiting.empty()) {
+      starved.push_back(&share);
+    }
+    share.waiting.insert(first ? share.waiting.begin() : share.waiting.end(), &queue);
+  }
+  // The queue has used its allowance, and goes behind the others.
+  void wait_again(Queue& queue, BlkSlotShare& share) {
+    note_starved(queue, share);
+    if (slots.has_room(share)) {
+      slots.note_replenished();
+    }
+  }
+  // Activates the queues of each device that may have slots again. Between two turns; costs a branch unless slots came back
+  // that somebody may have waited for.
+  //
+  // What has come back is divided evenly among the waiting; if there are more of them than slots, the first ones get one
+  // each. They are pumped before all others, and the others of their device then queue up behind those that still wait: who
+  // has just given slots back must not take them again before the rest had some.
+  void wake_starved() {
+    if (RW_UNLIKELY(slots.take_replenished()) && !starved.empty()) {
+      wake_who_has_room();
+    }
+  }
+  // True if the next wake_starved() may find somebody to activate.
+  [[nodiscard]] bool may_wake_starved() const { return slots.replenished() && !starved.empty(); }
+  // One turn's pumping: each active queue once. True if any of them had work.
+  [[nodiscard]] bool pump_active() noexcept;
+  // And publishing: each queue that finished requests.
+  void publish_finished() noexcept;
+  void note_polled(Queue& queue) {
+    if (!queue.is_polled) {
+      queue.is_polled = true;
+      polled.push_back(&queue);
     }
   }
   // Forgets a queue that has been stopped.
   void forget(Queue& queue);
+
+ private:
+  void wake_who_has_room();
+
+  std::vector<Queue*> woken_;  // scratch
 };
 
 // What the control side needs of a worker.

@@ -471,10 +471,14 @@ Result<> BlkDriver::reconnect(Rings rings) {
                             features_before, negotiated_.features));
   }
   RW_TRY(send_memory());
+  const bool reset = negotiated_.ring.packed || rings == Rings::reset;
+  if (reset) {
+    inflight_.reset();  // it tells of rings that are no more
+  }
   RW_TRY(set_up_inflight());
   for (std::uint32_t index = 0; index < queue_count(); ++index) {
     std::uint32_t base = initial_base();
-    if (negotiated_.ring.packed || rings == Rings::reset) {
+    if (reset) {
       reset_queue(index);
     } else {
       // struct virtq_used: flags, then idx (§2.7.8). The device that wrote it is gone, and with it any race.

@@ -210,8 +210,9 @@ class BlkDriver {
     reset,   // as a guest does that was rebooted meanwhile
   };
   // Rings are reset once the new session is open: a back-end that serves one session at a time no longer writes by then.
-  // With options.inflight the in-flight region goes along. After an error (and after disconnect()) there is no session: only
-  // reconnect(), peer_closed() and what concerns queues and memory may be called.
+  // With options.inflight the region goes along with rings that are resumed; those that are reset get a new one. After an
+  // error (and after disconnect()) there is no session: only reconnect(), peer_closed() and what concerns queues and memory
+  // may be called.
   [[nodiscard]] Result<> reconnect(Rings rings = Rings::resume);
   // Only the first half of it: the socket is closed; queues keep their memory.
   void disconnect();

@@ -2,7 +2,8 @@
 // front-end, one bit per 4 KiB page of guest-physical memory.
 //
 // Rule: the bit is set by an atomic OR after the data was written and before the used index that tells the guest about it is
-// published (hard-points 21). Any worker may mark; the object is immutable and shared, replaced as a whole.
+// published: a page that the guest knows to be written is in the log. Any worker may mark; the object is shared, replaced as
+// a whole.
 #pragma once
 
 #include <atomic>

@@ -2,15 +2,14 @@
 //
 // What the front-end says about a region (size, offset, fd) is hostile. Before anything is mapped:
 //  - no sum may overflow: guest address + size, front-end address + size, file offset + size;
-//  - the fd must be a regular file (memfd, POSIX shared memory, hugetlbfs and disk files are; a pipe, a device or a socket
-//  would
-//    have no size to check), and long enough *now*. It may shrink later: that is guest/sigbus.cpp's part;
+//  - the fd must be a regular file (memfd, POSIX shared memory, hugetlbfs and disk files are; a pipe, a device or a
+//    socket would have no size to check), and long enough *now*. It may shrink later: that is guest/sigbus.cpp's part;
 //  - it must be memory, or lie on a local file system that is mounted where we see it. On FUSE a page fault waits for
-//  another
-//    process, which may be the attacker's, for as long as that process likes, and so would every device of the worker that
-//    took it; a network's server is no better. Even fstat and fstatfs ask that process. So the kind of file is found out
-//    first, by calls that never ask: F_GET_SEALS answers for tmpfs and hugetlbfs alone, and for the rest the number of the
-//    mount leads to its line in mountinfo. A mount that we don't see is refused: whoever has a user namespace can make one.
+//    another process, which may be the attacker's, for as long as that process likes, and so would every device of the
+//    worker that took it; a network's server is no better. Even fstat and fstatfs ask that process. So the kind of file is
+//    found out first, by calls that never ask: F_GET_SEALS answers for tmpfs and hugetlbfs alone, and for the rest the
+//    number of the mount leads to its line in mountinfo. A mount that we don't see is refused: whoever has a user
+//    namespace can make one.
 //
 // mmap wants the offset to be a multiple of the page, and hugetlbfs offset and length to be multiples of the huge page. A
 // region need not be: QEMU's region above the 4 GiB hole starts in the middle of the file. So the mapping covers the pages
@@ -44,6 +43,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "guest/sigbus.hpp"
 
 namespace ringway {
@@ -172,16 +172,35 @@ bool round_up(std::uint64_t bytes, std::size_t page, std::size_t& out) {
   return true;
 }
 
+// Address space that all mappings of the process take. Relaxed: nothing else is ordered by it.
+std::atomic<std::uint64_t> mapped_bytes{0};
+
+bool reserve_address_space(std::uint64_t bytes) {
+  if (bytes > limits::kMappedBytesMax) {
+    return false;
+  }
+  if (mapped_bytes.fetch_add(bytes, std::memory_order_relaxed) <= limits::kMappedBytesMax - bytes) {
+    return true;
+  }
+  mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
 }  // namespace
 
 // Maps `length` bytes (whole pages) and enters them into the table; the region starts `skip` bytes behind.
 Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size_t length, std::size_t skip,
                       std::size_t page_bytes) {
   RW_TRY(sigbus::install());
+  if (!reserve_address_space(length)) {
+    return fail(fmt::format("cannot map the {}: all guests of this process together may have {} TiB",
+                            describe(identity_.guest, identity_.bytes), limits::kMappedBytesMax >> 40U));
+  }
   void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | flags, fd,
                          static_cast<off_t>(aligned_offset));
   if (address == MAP_FAILED) {
     const int error = errno;
+    mapped_bytes.fetch_sub(length, std::memory_order_relaxed);
     return fail_errno(error,
                       fmt::format("cannot map the {}{}", describe(identity_.guest, identity_.bytes),
                                   error == ENOMEM ? " (is vm.max_map_count or the address space limit too low?)" : ""));
@@ -246,7 +265,9 @@ Mapping::~Mapping() {
     sigbus::remove(sigbus_slot_);
   }
   if (mmap_address_ != nullptr) {
-    if (::munmap(mmap_address_, mmap_bytes_) != 0) {
+    if (::munmap(mmap_address_, mmap_bytes_) == 0) {
+      mapped_bytes.fetch_sub(mmap_bytes_, std::memory_order_relaxed);
+    } else {
       // Zeroes that the kernel merged with those of a neighbour must be split off, which takes one more kernel mapping than
       // vm.max_map_count may allow. Then the address range stays, but not the memory.
       RW_CHECK(errno == ENOMEM);

@@ -1,7 +1,7 @@
 // One mmap of a piece of guest memory, shared by every region map that contains it.
 //
 // Owner: created and destroyed on the control thread; the memory itself is touched by workers and the kernel. A Mapping
-// lives as long as a RegionMap that names it (hard-points 15): replacing a memory table keeps the mapping of each region
+// lives as long as a RegionMap that names it: replacing a memory table keeps the mapping of each region
 // whose (device, inode, file offset, size, guest address) is the same, so rings on it need no drain.
 //
 // The memory behind it can vanish: the front-end may truncate its file. The kernel then sends SIGBUS to whoever touches it,

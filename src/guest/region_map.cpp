@@ -17,7 +17,8 @@ Result<std::shared_ptr<const RegionMap>> RegionMap::create(std::vector<std::shar
                             limits::kMemorySlotsMax));
   }
   auto map = std::make_shared<RegionMap>();
-  map->regions_.reserve(mappings.size());
+  map->regions_.clear();
+  map->regions_.reserve(mappings.size() + 1);
   for (std::shared_ptr<Mapping>& mapping : mappings) {
     RW_CHECK(mapping != nullptr);
     const Mapping::Identity& identity = mapping->identity();
@@ -28,7 +29,9 @@ Result<std::shared_ptr<const RegionMap>> RegionMap::create(std::vector<std::shar
                                    .mapping = std::move(mapping)});
   }
   std::sort(map->regions_.begin(), map->regions_.end(), [](const Region& a, const Region& b) { return a.guest < b.guest; });
-  for (std::size_t i = 0; i < map->regions_.size(); ++i) {
+  map->count_ = map->regions_.size();
+  map->regions_.emplace_back();
+  for (std::size_t i = 0; i < map->count_; ++i) {
     const Region& region = map->regions_[i];
     if (region.bytes == 0 || region.bytes - 1 > std::numeric_limits<std::uint64_t>::max() - region.guest.value) {
       return fail(fmt::format("guest memory region at {:#x} of {} bytes is empty or wraps around the address space",
@@ -40,6 +43,13 @@ Result<std::shared_ptr<const RegionMap>> RegionMap::create(std::vector<std::shar
     }
   }
   return map;
+}
+
+void RegionMap::search_near(GuestAddress address, const Region*& near, RegionHint& hint) const noexcept {
+  if (const Region* found = find(address); found != nullptr) {
+    near = found;
+    hint.index = static_cast<std::uint32_t>(found - regions_.data());
+  }
 }
 
 bool RegionMap::translate(GuestAddress address, std::uint64_t bytes, std::span<iovec> out,
@@ -67,7 +77,7 @@ std::byte* RegionMap::from_user(UserAddress address, std::uint64_t bytes) const 
   if (bytes == 0) {
     return nullptr;
   }
-  for (const Region& region : regions_) {
+  for (const Region& region : regions()) {
     const std::uint64_t offset = address.value - region.user.value;
     if (offset < region.bytes && bytes <= region.bytes - offset) {
       return region.host + offset;
@@ -78,7 +88,7 @@ std::byte* RegionMap::from_user(UserAddress address, std::uint64_t bytes) const 
 
 bool RegionMap::guest_address_of(const std::byte* host, GuestAddress& out) const noexcept {
   const auto value = reinterpret_cast<std::uintptr_t>(host);
-  for (const Region& region : regions_) {
+  for (const Region& region : regions()) {
     const std::uint64_t offset = value - reinterpret_cast<std::uintptr_t>(region.host);
     if (offset < region.bytes) {
       out = GuestAddress{region.guest.value + offset};
@@ -89,11 +99,11 @@ bool RegionMap::guest_address_of(const std::byte* host, GuestAddress& out) const
 }
 
 bool RegionMap::poisoned() const noexcept {
-  return std::any_of(regions_.begin(), regions_.end(), [](const Region& region) { return region.mapping->poisoned(); });
+  return std::ranges::any_of(regions(), [](const Region& region) { return region.mapping->poisoned(); });
 }
 
 bool RegionMap::survives_in(const RegionMap& newer) const noexcept {
-  return std::all_of(regions_.begin(), regions_.end(), [&newer](const Region& region) {
+  return std::ranges::all_of(regions(), [&newer](const Region& region) {
     const Region* same = newer.find(region.guest);
     return same != nullptr && same->mapping == region.mapping;
   });

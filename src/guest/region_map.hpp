@@ -13,11 +13,18 @@
 #include <span>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/result.hpp"
 #include "guest/address.hpp"
 #include "guest/mapping.hpp"
 
 namespace ringway {
+
+// Where a map was hit last, for who translates one address after another: nearly all of a guest's buffers lie in one region.
+// A guess: any value goes with any map, a wrong one only costs the search. One for each ring, so no map is ever written to.
+struct RegionHint {
+  std::uint32_t index = 0;
+};
 
 class RegionMap {
  public:
@@ -34,10 +41,19 @@ class RegionMap {
   [[nodiscard]] static Result<std::shared_ptr<const RegionMap>> create(std::vector<std::shared_ptr<Mapping>> mappings);
 
   // Sorted by guest address.
-  [[nodiscard]] std::span<const Region> regions() const { return regions_; }
+  [[nodiscard]] std::span<const Region> regions() const { return {regions_.data(), count_}; }
 
   // Host memory of [address, address + bytes) if it lies within one region, else nullptr. bytes == 0 gives nullptr.
   [[nodiscard]] std::byte* contiguous(GuestAddress address, std::uint64_t bytes) const noexcept;
+
+  // The region that a hint means.
+  [[nodiscard]] const Region& near(RegionHint hint) const noexcept {
+    return regions_[RW_LIKELY(hint.index < count_) ? hint.index : count_];
+  }
+  // contiguous() for a walk: looks at `near` first, and on a miss moves `near` and `hint` to the region found.
+  // REQUIRES: `near` is of this map.
+  [[nodiscard, gnu::always_inline]] inline std::byte* contiguous(GuestAddress address, std::uint64_t bytes,
+                                                                 const Region*& near, RegionHint& hint) const noexcept;
 
   // Appends the host pieces of [address, address + bytes) to `out` from index `count` on and advances `count`. Adjacent
   // regions give one piece each. False, with `count` unchanged, if any byte is unmapped, the range wraps, bytes is 0,
@@ -61,15 +77,16 @@ class RegionMap {
 
  private:
   [[nodiscard]] const Region* find(GuestAddress address) const noexcept;
+  void search_near(GuestAddress address, const Region*& near, RegionHint& hint) const noexcept;
 
-  std::vector<Region> regions_;
+  std::vector<Region> regions_ = std::vector<Region>(1);  // and an empty one at the end, which a walk may begin with
+  std::size_t count_ = 0;
 };
 
-// Inline: the fast path of every descriptor. Few VMs have more than three or four regions, so the search is linear up to
-// a handful and binary beyond.
+// Few VMs have more than three or four regions, so the search is linear up to a handful and binary beyond.
 inline const RegionMap::Region* RegionMap::find(GuestAddress address) const noexcept {
   const Region* first = regions_.data();
-  std::size_t count = regions_.size();
+  std::size_t count = count_;
   while (count > 4) {
     const std::size_t half = count / 2;
     if (first[half].guest.value <= address.value) {
@@ -97,6 +114,20 @@ inline std::byte* RegionMap::contiguous(GuestAddress address, std::uint64_t byte
     return nullptr;
   }
   return region->host + offset;
+}
+
+inline std::byte* RegionMap::contiguous(GuestAddress address, std::uint64_t bytes, const Region*& near,
+                                        RegionHint& hint) const noexcept {
+  std::uint64_t offset = address.value - near->guest.value;
+  if (RW_UNLIKELY(offset >= near->bytes)) {
+    search_near(address, near, hint);
+    offset = address.value - near->guest.value;
+    if (offset >= near->bytes) {
+      return nullptr;
+    }
+  }
+  // With bytes == 0 the left side is larger than any.
+  return RW_LIKELY(bytes - 1 < near->bytes - offset) ? near->host + offset : nullptr;
 }
 
 }  // namespace ringway

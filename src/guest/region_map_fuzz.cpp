@@ -119,6 +119,10 @@ void look_up(Input& input, std::uint64_t base, const RegionMap& map, const Model
   std::byte* const contiguous = map.contiguous(GuestAddress{address}, bytes);
   const bool one_piece = expected.has_value() && expected->size() == 1;
   RW_CHECK(contiguous == (one_piece ? (*expected)[0].iov_base : nullptr));
+  RegionHint hint{input.byte()};  // any guess must do
+  const RegionMap::Region* near = &map.near(hint);
+  RW_CHECK(map.contiguous(GuestAddress{address}, bytes, near, hint) == contiguous);
+  RW_CHECK(map.contiguous(GuestAddress{address}, bytes, near, hint) == contiguous);
   if (contiguous != nullptr) {
     GuestAddress back;
     RW_CHECK(map.guest_address_of(contiguous, back) && back.value == address);

@@ -138,6 +138,27 @@ TEST_F(Translation, HostPointersLeadBackToTheGuest) {
   EXPECT_FALSE(map_->guest_address_of(nullptr, address));
 }
 
+TEST_F(Translation, AnyHintGivesTheSameAndIsPutRight) {
+  for (const std::uint32_t guess : {0U, 1U, 2U, 3U, 4U, UINT32_MAX}) {
+    for (const std::uint64_t address : {0x10000U, 0x11fffU, 0x12000U, 0x14fffU, 0x20000U, 0x15000U, 0xffffU}) {
+      for (const std::uint64_t bytes : {0U, 1U, 2U, 0x3000U}) {
+        RegionHint hint{guess};
+        const RegionMap::Region* near = &map_->near(hint);
+        std::byte* const expected = map_->contiguous(GuestAddress{address}, bytes);
+        EXPECT_EQ(map_->contiguous(GuestAddress{address}, bytes, near, hint), expected);
+        if (expected != nullptr) {
+          EXPECT_EQ(near, &map_->near(hint));
+          EXPECT_EQ(near->host + (address - near->guest.value), expected);
+        }
+      }
+    }
+  }
+  const RegionMap empty;
+  RegionHint hint{7};
+  const RegionMap::Region* near = &empty.near(hint);
+  EXPECT_EQ(empty.contiguous(GuestAddress{0}, 1, near, hint), nullptr);
+}
+
 TEST(RegionMap, WithoutRegionsHasNoMemory) {
   const auto map = map_of({});
   std::array<iovec, 1> piece{};

@@ -23,12 +23,10 @@
 //  - The range of a slot changes only while it is claimed. A reader that finds it live or later, reads the range and then
 //    finds the same generation has read one consistent range.
 //  - A mapping that somebody is touching is pinned, hence its slot is neither removed nor reused meanwhile. A slot that
-//  changes
-//    under the handler's search is therefore some other mapping's, and skipping it is right: the search needs no retry.
-//  - replacing and the epoch come *before* the zeroes appear. Another thread may read the zeroes without a fault of its own;
-//  it
-//    took a page fault after our mmap to do so (the kernel's page-table lock orders the two), so when it looks at the epoch
-//    before publishing, it sees that it moved.
+//    changes under the handler's search is therefore some other mapping's, and skipping it is right: no retry is needed.
+//  - replacing and the epoch come *before* the zeroes appear. Another thread may read the zeroes without a fault of its
+//    own; it took a page fault after our mmap to do so (the kernel's page-table lock orders the two), so when it looks at
+//    the epoch before publishing, it sees that it moved.
 //  - One thread replaces. A second one that faults meanwhile returns at once, faults again, and so on until the memory is
 //    there; the handler never waits.
 //

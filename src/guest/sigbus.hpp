@@ -1,4 +1,4 @@
-// What happens when guest memory vanishes while we touch it (hard-points 18).
+// What happens when guest memory vanishes while we touch it.
 //
 // A fixed, lock-free table holds the address range of every Mapping. The SIGBUS handler finds the faulting address in it,
 // maps anonymous zero memory over the whole region so that the interrupted instruction can go on, marks the slot as

@@ -93,14 +93,26 @@ std::uint32_t EpollLoop::wait(Instant now, Instant deadline, Instant* woke) noex
     woken_ = false;
     return handled;
   }
-  const int count = collect(until == Instant::never() ? Duration{INT64_MAX} : until - now);
+  sleeps_.add();
+  const bool endless = until == Instant::never();
+  int count = 0;
+  Instant after = now;
+  do {
+    count = collect(endless ? Duration{INT64_MAX} : until - after);
+    if (count == 0 || woke != nullptr) {
+      after = clock_now();
+    }
+    // A call that ends with nothing before its time was interrupted: by a signal, or by the kernel's own work on this thread
+    // (an io_uring that the thread has closed interrupts it some milliseconds later). Nothing has come, so the sleep goes
+    // on.
+  } while (count == 0 && after < until);
   if (woke != nullptr) {
-    *woke = clock_now();
+    *woke = after;
   }
   std::uint32_t handled = dispatch(count);
   woken_ = false;
-  if (count == 0 && next_timer == until && next_timer != Instant::never()) {
-    handled += timers_.fire(clock_now());
+  if (count == 0 && next_timer == until) {
+    handled += timers_.fire(after);
   }
   return handled;
 }
@@ -120,9 +132,6 @@ void EpollLoop::wake() noexcept {
 
 int EpollLoop::collect(Duration timeout) noexcept {
   RW_DCHECK(!dispatching_);
-  if (timeout > Duration{}) {
-    sleeps_.add();
-  }
   const bool endless = timeout.ns == INT64_MAX;
   int count = -1;
   if (has_pwait2_) {

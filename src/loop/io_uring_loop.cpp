@@ -33,6 +33,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/limits.hpp"
 #include "loop/clock.hpp"
 #include "loop/io_uring_compat.hpp"
 #include "loop/io_uring_refusal.hpp"
@@ -49,8 +50,9 @@ constexpr unsigned kGenerationShift = 32;
 constexpr std::uint32_t kGenerationMask = (1U << 30U) - 1;
 constexpr std::uint32_t kNoSlot = UINT32_MAX;
 constexpr std::uint32_t kCancelWanted = 1;
-constexpr std::uint32_t kOperationsMin = 4096;
-constexpr std::uint32_t kEntriesMax = 32768;  // IORING_MAX_ENTRIES of the kernel
+constexpr std::uint32_t kOperationsMin = limits::kSlotsPerWorkerMax + 1024;  // one for each request that a worker may have
+                                                                             // in flight, and for what stores do besides
+constexpr std::uint32_t kEntriesMax = 32768;                                 // IORING_MAX_ENTRIES of the kernel
 
 static_assert(WatchTable::kSlotBits + WatchTable::kGenerationBits == kKindShift);
 
@@ -170,6 +172,8 @@ Result<> IoUringLoop::check_features() {
       return too_old(fmt::format("operation {}", operation));
     }
   }
+  vectored_fixed_ = io_uring_opcode_supported(probe.get(), uring::kOpReadvFixed) != 0 &&
+                    io_uring_opcode_supported(probe.get(), uring::kOpWritevFixed) != 0;
   if ((ring_.features & uring::kFeatureNoIowait) != 0) {
     wait_flags_ |= uring::kEnterNoIowait;
   }
@@ -409,22 +413,32 @@ std::uint32_t IoUringLoop::wait(Instant now, Instant deadline, Instant* woke) no
   }
   RW_DCHECK(!dispatching_);
   sleeps_.add();
-  const Duration timeout = until - now;
-  const __kernel_timespec time{.tv_sec = timeout.ns / 1'000'000'000, .tv_nsec = timeout.ns % 1'000'000'000};
-  io_uring_getevents_arg argument{};
-  argument.ts = reinterpret_cast<std::uintptr_t>(&time);
   const bool endless = until == Instant::never();
-  const int result = enter(1, IORING_ENTER_GETEVENTS | wait_flags_, endless ? nullptr : &argument);
-  RW_CHECK(result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN || result == -ENOMEM ||
-           result == -EBUSY);
+  bool anything = false;
+  bool refused = false;
+  Instant after = now;
+  do {
+    const Duration timeout = until - after;
+    const __kernel_timespec time{.tv_sec = timeout.ns / 1'000'000'000, .tv_nsec = timeout.ns % 1'000'000'000};
+    io_uring_getevents_arg argument{};
+    argument.ts = reinterpret_cast<std::uintptr_t>(&time);
+    const int result = enter(1, IORING_ENTER_GETEVENTS | wait_flags_, endless ? nullptr : &argument);
+    refused = result == -EAGAIN || result == -ENOMEM || result == -EBUSY;
+    RW_CHECK(result >= 0 || result == -ETIME || result == -EINTR || refused);
+    anything = completion_ready();
+    if (!anything || woke != nullptr) {
+      after = clock_now();
+    }
+    // A call that ends with nothing before its time was interrupted: by a signal, or by the kernel's own work on this thread
+    // (another io_uring that it has closed). Nothing has come, so the sleep goes on; unless the kernel takes no entries now.
+  } while (!anything && !refused && after < until);
   if (woke != nullptr) {
-    *woke = clock_now();
+    *woke = after;
   }
-  const bool anything = completion_ready();
   std::uint32_t handled = anything ? reap() : 0;
   woken_ = false;
-  if (!anything && !endless && next_timer == until) {
-    handled += timers_.fire(clock_now());
+  if (!anything && next_timer == until) {
+    handled += timers_.fire(after);
   }
   return handled;
 }
@@ -593,6 +607,57 @@ void IoUringLoop::unregister_file(int slot) noexcept {
   const int result = io_uring_register_files_update(&ring_, static_cast<unsigned>(slot), &none, 1);
   RW_CHECK(result == 1);
   free_files_.push_back(slot);
+}
+
+Result<> IoUringLoop::open_buffer_table() {
+  if (buffers_open_) {
+    return {};
+  }
+  constexpr unsigned kBuffers = 16384;  // IORING_MAX_REG_BUFFERS of the kernel; 8 bytes each there
+  system_calls_.add();
+  if (const int result = io_uring_register_buffers_sparse(&ring_, kBuffers); result < 0) {
+    return fail_errno(-result, "can't make a table of registered buffers for the io_uring (Linux 5.19 or newer is needed)");
+  }
+  buffers_open_ = true;
+  free_buffers_.reserve(kBuffers);
+  for (int i = kBuffers; i > 0; --i) {
+    free_buffers_.push_back(i - 1);
+  }
+  return {};
+}
+
+Result<int> IoUringLoop::register_buffer(std::span<std::byte> memory) {
+  RW_TRY(open_buffer_table());
+  if (free_buffers_.empty()) {
+    return fail("no slot is left in the io_uring's table of registered buffers");
+  }
+  const int slot = free_buffers_.back();
+  const iovec vector{.iov_base = memory.data(), .iov_len = memory.size()};
+  const __u64 no_tag = 0;
+  system_calls_.add();
+  const int result = io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(slot), &vector, &no_tag, 1);
+  if (result < 0) {
+    return fail_errno(-result, result == -ENOMEM
+                                   ? "the kernel lets us lock no more memory (raise RLIMIT_MEMLOCK: ulimit -l, LimitMEMLOCK)"
+                                   : "can't register memory with the io_uring");
+  }
+  free_buffers_.pop_back();
+  return slot;
+}
+
+void IoUringLoop::unregister_buffer(int slot) noexcept {
+  // An entry that the kernel finds after its buffer has gone fails with EFAULT. It refuses entries only while it has no
+  // memory for requests, and then not for long; what it refuses to the end fails so.
+  constexpr int kAttempts = 64;
+  for (int i = 0; i < kAttempts && pending_submissions() != 0; ++i) {
+    static_cast<void>(enter(0, 0, nullptr));
+  }
+  const iovec none{};
+  const __u64 no_tag = 0;
+  system_calls_.add();
+  const int result = io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(slot), &none, &no_tag, 1);
+  RW_CHECK(result == 1);
+  free_buffers_.push_back(slot);
 }
 
 }  // namespace ringway

@@ -32,6 +32,8 @@ class IoUringLoop final : public Loop, public UringEngine {
  public:
   // Errors: io_uring is not to be had; the text says why and what to change.
   [[nodiscard]] static Result<std::unique_ptr<IoUringLoop>> create(const IoUringOptions& options = {});
+  IoUringLoop(const IoUringLoop&) = delete;
+  IoUringLoop& operator=(const IoUringLoop&) = delete;
   ~IoUringLoop() override;
 
   // Loop
@@ -51,6 +53,9 @@ class IoUringLoop final : public Loop, public UringEngine {
   void cancel(UringOperation& operation) noexcept override;
   [[nodiscard]] Result<int> register_file(int fd) override;
   void unregister_file(int slot) noexcept override;
+  [[nodiscard]] Result<int> register_buffer(std::span<std::byte> memory) override;
+  void unregister_buffer(int slot) noexcept override;
+  [[nodiscard]] bool has_vectored_fixed() const noexcept override { return vectored_fixed_; }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override { return in_flight_; }
 
   // What the kernel gave us, for the log and for tests.
@@ -72,6 +77,7 @@ class IoUringLoop final : public Loop, public UringEngine {
 
   Result<> open_ring(const IoUringOptions& options);
   Result<> check_features();
+  Result<> open_buffer_table();
   void allocate_tables(std::uint32_t operations);
   void register_with_kernel(std::uint32_t files);
 
@@ -120,6 +126,9 @@ class IoUringLoop final : public Loop, public UringEngine {
   bool dispatching_ = false;
 
   std::vector<int> free_files_;
+  std::vector<int> free_buffers_;
+  bool buffers_open_ = false;    // the table exists; it is made when it is wanted
+  bool vectored_fixed_ = false;  // the kernel has the operations
   UniqueFd wake_event_;
 
   Counter sleeps_;

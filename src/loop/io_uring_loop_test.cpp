@@ -292,6 +292,27 @@ TEST_P(UringEngineTest, CompletionHandlersMayPrepareCancelWatchAndUnwatch) {
   EXPECT_EQ(handler.calls, 0);
 }
 
+TEST_P(UringEngineTest, UnregisteringABufferLetsWhatIsPreparedHaveIt) {
+  auto loop = loop_with({.entries = 8});
+  const UniqueFd file(memfd_create("uring_engine", MFD_CLOEXEC));
+  ASSERT_EQ(pwrite(file.get(), "abc", 3, 0), 3);
+  alignas(4096) static std::array<std::byte, 4096> memory;
+  memory = {};
+  const Result<int> slot = loop->register_buffer(memory);
+  ASSERT_TRUE(slot.has_value()) << slot.error().message;
+  Recorded before, after;
+  const auto prepare = [&](Recorded& operation) {
+    io_uring_prep_read_fixed(loop->prepare(operation), file.get(), memory.data(), 3, 0, *slot);
+  };
+  prepare(before);
+  loop->unregister_buffer(*slot);
+  prepare(after);
+  finish(*loop);
+  EXPECT_EQ(before.result, 3) << "it was prepared while the buffer was there";
+  EXPECT_EQ(memory[2], std::byte{'c'});
+  EXPECT_EQ(after.result, -EFAULT) << "the buffer is still registered";
+}
+
 TEST_P(UringEngineTest, RandomReadsAgainstAModelWithManyInFlight) {
   constexpr std::size_t kBlock = 512;
   constexpr std::size_t kBlocks = 256;

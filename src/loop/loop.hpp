@@ -74,8 +74,9 @@ class Loop {
   // caller's clock read of this turn.
   virtual std::uint32_t poll(Instant now) noexcept = 0;
   // As poll(), but sleeps until something comes or until `deadline`. Submits and waits in one system call where the engine
-  // can. A wake() that came before makes it return at once. `woke`, if given, is set to the clock after the sleep and before
-  // the handlers run, so that what they stamp is right; it stays as it is if there was no sleep.
+  // can. A signal alone doesn't end it. A wake() that came before makes it return at once. `woke`, if given, is set to the
+  // clock after the sleep and before the handlers run, so that what they stamp is right; it stays as it is if there was no
+  // sleep.
   virtual std::uint32_t wait(Instant now, Instant deadline, Instant* woke = nullptr) noexcept = 0;
 
   // Ends the current or the next wait(). Any thread, async-signal-safe.

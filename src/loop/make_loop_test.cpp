@@ -1,5 +1,5 @@
 // Choosing an engine, also where io_uring is forbidden: by a real seccomp filter in a child process. The sysctl is global to
-// the machine, so its texts are checked from given facts (hard-points 38).
+// the machine, so its texts are checked from given facts.
 #include "loop/make_loop.hpp"
 
 #include <gtest/gtest.h>

@@ -77,11 +77,11 @@ std::uint32_t SimulatedLoop::wait(Instant now, Instant deadline, Instant* woke) 
     }
     stalled_ = !woken_ && ready_.empty() && until == Instant::never();
     slept_ = slept_ + (now_ - start);
+    if (woke != nullptr) {
+      *woke = now_;
+    }
   }
   woken_ = false;
-  if (woke != nullptr) {
-    *woke = now_;
-  }
   // A wake() from one of these handlers is for the next wait().
   const std::uint32_t handled = dispatch();
   return handled + timers_.fire(now_);

@@ -66,6 +66,19 @@ TEST(SimulatedLoop, EventThatMakesNothingReadyDoesNotEndTheSleep) {
   EXPECT_EQ(loop.sleeps(), 1U);
 }
 
+TEST(SimulatedLoop, TellsTheTimeOfWakingOnlyAfterASleep) {
+  SimulatedLoop loop(Instant{100});
+  constexpr Instant kUntouched{1};
+  Instant woke = kUntouched;
+  loop.wake();
+  EXPECT_EQ(loop.wait(loop.now(), Instant{900}, &woke), 0U);
+  EXPECT_EQ(woke, kUntouched) << "a wake() had come before";
+  EXPECT_EQ(loop.wait(loop.now(), loop.now(), &woke), 0U);
+  EXPECT_EQ(woke, kUntouched) << "the deadline had passed";
+  EXPECT_EQ(loop.wait(loop.now(), Instant{900}, &woke), 0U);
+  EXPECT_EQ(woke, Instant{900});
+}
+
 TEST(SimulatedLoop, SleepThatWouldNeverEndIsReported) {
   SimulatedLoop loop(Instant{100});
   loop.at(Instant{150}, [] {});

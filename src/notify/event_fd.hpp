@@ -1,6 +1,6 @@
 // Stage (5): telling the other side, through a descriptor that it gave us.
 //
-// Owner: the worker that owns the queue. The descriptor is hostile (hard-points 23): an eventfd at its maximum, or a full
+// Owner: the worker that owns the queue. The descriptor is hostile: an eventfd at its maximum, or a full
 // socket (UML's call fd is a stream socket), would block a write for ever. It was made non-blocking on receipt, but the peer
 // shares the open file and may clear that flag at any time; a StuckWriteGuard lets the control thread see and free a worker
 // that hangs in such a write.

@@ -30,7 +30,7 @@ enum class BlkRefusal : std::uint8_t {
   not_negotiated,     // DISCARD and the like without its feature bit → UNSUPP
   out_of_range,       // beyond the capacity, or an overflowing sector number
   misaligned,         // no data at all, a length that is no multiple of 512, or an offset or length that is no multiple of
-                      // the store's block size (never read-modify-write, hard-points 27)
+                      // the store's block size (never read-modify-write: not atomic to others)
   read_only,          // a write to a read-only disk
   bad_ranges,         // DISCARD / WRITE ZEROES / SECURE ERASE: payload no multiple of 16, no, too many or too long ranges
   bad_flags,          // reserved bits in a range → UNSUPP
@@ -78,7 +78,7 @@ struct BlkParsed {
 // Reads each byte of the header and of the ranges once. `chain` may come from PopStatus::chain_fault: then only its status
 // byte is looked for; it is the last writable byte that could be translated. `storage` receives the data segments; it should
 // have room for all segments of the chain (else too_many_segments). FLUSH and GET_ID need no negotiation (a FLUSH without
-// the bit is carried out, cases row 25).
+// the bit is carried out, conformance row 25).
 //
 // The chain may be framed in any way (§2.7.4: no assumption about the descriptors' borders). The status is the last writable
 // byte; what is writable before it is data of IN and GET_ID, and is left alone for the other types. What follows a FLUSH's

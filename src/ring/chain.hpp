@@ -21,7 +21,7 @@ struct ChainId {
   std::uint16_t descriptors = 0;  // ring entries that the chain occupies (packed: how far the used position moves)
 };
 
-// Why a chain can't be used. Only that chain is finished; the ring goes on (hard-points 3).
+// Why a chain can't be used. Only that chain is finished; the ring goes on.
 enum class ChainFault : std::uint8_t {
   none,
   unmapped,     // a buffer, or a part of it, is not in guest memory
@@ -46,24 +46,32 @@ enum class RingFault : std::uint8_t {
 
 class Chain {
  public:
-  Chain() : segments_(std::make_unique<iovec[]>(limits::kChainSegmentsMax)) {}
+  Chain() : segments_(std::make_unique<iovec[]>(kStorage)) {}
 
   [[nodiscard]] ChainId id() const { return id_; }
-  // After PopStatus::chain_fault both lists hold what could be translated, and writable() is either empty or ends in the
-  // last byte that the chain offers for writing: a status byte may be written there.
+  // After PopStatus::chain_fault both lists hold what had been translated before the fault, and writable() is either empty
+  // or ends in the last byte that the chain offers for writing: a status byte may be written there.
   [[nodiscard]] std::span<const iovec> readable() const { return {segments_.get(), readable_}; }
   [[nodiscard]] std::span<const iovec> writable() const { return {segments_.get() + readable_, count_ - readable_}; }
   [[nodiscard]] std::uint64_t readable_bytes() const { return readable_bytes_; }
+  // After a fault: of the writable buffers that were left out as well; 0 if writable() is empty.
   [[nodiscard]] std::uint64_t writable_bytes() const { return writable_bytes_; }
+  // What it took to make it: 1 for each descriptor that was read, empty and faulty ones too, and 1 for each region more than
+  // one that a buffer or a table's entry was looked for in.
+  [[nodiscard]] std::uint32_t cost() const { return cost_; }
 
   // --- for ring/ and tests ---
   void reset(ChainId id) {
     id_ = id;
     count_ = readable_ = 0;
     readable_bytes_ = writable_bytes_ = 0;
+    cost_ = 0;
   }
+  void set_cost(std::uint32_t cost) { cost_ = cost; }
   void set_id(ChainId id) { id_ = id; }
-  [[nodiscard]] std::span<iovec> storage() { return {segments_.get(), limits::kChainSegmentsMax}; }
+  // One more than a chain may have: where the status byte of one with too many goes.
+  static constexpr std::size_t kStorage = limits::kChainSegmentsMax + 1;
+  [[nodiscard]] std::span<iovec> storage() { return {segments_.get(), kStorage}; }
   [[nodiscard]] std::size_t& count() { return count_; }
   // Accounts for the segments that were appended since `first`.
   void account(bool is_writable, std::uint64_t bytes) {
@@ -92,6 +100,7 @@ class Chain {
   std::uint64_t readable_bytes_ = 0;
   std::uint64_t writable_bytes_ = 0;
   ChainId id_;
+  std::uint32_t cost_ = 0;
 };
 
 }  // namespace ringway

@@ -4,11 +4,12 @@
 
 namespace ringway {
 
-bool read_descriptor_anywhere(const RegionMap& map, GuestAddress address, std::array<std::uint64_t, 2>& out) noexcept {
+std::uint32_t read_descriptor_anywhere(const RegionMap& map, GuestAddress address,
+                                       std::array<std::uint64_t, 2>& out) noexcept {
   std::array<iovec, kDescriptorBytes> pieces;  // at worst each byte lies in a region of its own
   std::size_t count = 0;
   if (!map.translate(address, kDescriptorBytes, pieces, count)) {
-    return false;
+    return 0;
   }
   std::array<std::byte, kDescriptorBytes> bytes;
   std::size_t filled = 0;
@@ -17,7 +18,7 @@ bool read_descriptor_anywhere(const RegionMap& map, GuestAddress address, std::a
     filled += piece.iov_len;
   }
   out = std::bit_cast<std::array<std::uint64_t, 2>>(bytes);
-  return true;
+  return static_cast<std::uint32_t>(count);
 }
 
 std::size_t append_pieces(const RegionMap& map, std::uint64_t address, std::uint32_t bytes, std::span<iovec> segments,

@@ -34,13 +34,12 @@ class DeviceRing {
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept {
     return packed_layout_ ? packed_.pop(map, chain) : split_.pop(map, chain);
   }
-  // Reads a chain that was taken in an earlier life of the device and is named by the in-flight region. Call before the
-  // first pop(), in the order in which the chains were taken. Packed: right only if nothing was completed out of order,
-  // since used elements overwrite descriptors; otherwise use restore_packed().
-  [[nodiscard]] PopStatus reread(ChainId id, std::uint16_t packed_position, const RegionMap& map, Chain& chain) noexcept {
-    return packed_layout_ ? packed_.reread(id, packed_position, map, chain) : split_.reread(id, map, chain);
+  // Take up a chain that was popped in an earlier life of the device and is named by the in-flight region. Call before the
+  // first pop(), in the order in which the chains were popped. Split: the descriptors still stand in the ring. Packed: used
+  // elements may have overwritten them, so copies are needed.
+  [[nodiscard]] PopStatus reread_split(std::uint16_t head, const RegionMap& map, Chain& chain) noexcept {
+    return split_.reread(head, map, chain);
   }
-  // Packed only: the same from copies of the chain's ring descriptors.
   [[nodiscard]] PopStatus restore_packed(std::span<const spec::PackedDescriptor> descriptors, const RegionMap& map,
                                          Chain& chain) noexcept {
     return packed_.restore(descriptors, map, chain);
@@ -49,13 +48,6 @@ class DeviceRing {
   void keep_descriptors() { packed_.keep_descriptors(); }
   [[nodiscard]] std::span<const spec::PackedDescriptor> last_descriptors() const noexcept {
     return packed_.last_descriptors();
-  }
-  // Hints the CPU about the next chains. pop() does it by itself; this is for whoever did other work in between. No effect
-  // beyond caches.
-  void prefetch(const RegionMap& map) noexcept {
-    if (!packed_layout_) {
-      split_.prefetch(map);
-    }
   }
 
   // Writes a used element, which the driver sees after publish(). With IN_ORDER an element is held back here until those of
@@ -75,8 +67,6 @@ class DeviceRing {
   // After publish(): whether the driver asked to be told. Contains the full fence between "used published" and "suppression
   // read". Asked once per batch.
   [[nodiscard]] bool should_call() noexcept { return packed_layout_ ? packed_.should_call() : split_.should_call(); }
-  // Makes the next should_call() answer true whatever the event index says (after start, move, or a new call fd).
-  void force_next_call() noexcept { packed_layout_ ? packed_.force_next_call() : split_.force_next_call(); }
 
   void suppress_kicks() noexcept { packed_layout_ ? packed_.suppress_kicks() : split_.suppress_kicks(); }
   // Asks the driver for kicks, then (full fence) looks again: true if there is a chain to pop already.
@@ -89,8 +79,8 @@ class DeviceRing {
   }
   // The value for GET_VRING_BASE.
   [[nodiscard]] std::uint32_t base() const noexcept { return packed_layout_ ? packed_.base() : split_.base(); }
-  // The published used position, as the in-flight region keeps it: the used index (split), or the index into the descriptor
-  // ring with the wrap counter in bit 15 (packed).
+  // As the in-flight region keeps it. Split: the published used index. Packed: where the next used element goes, unpublished
+  // ones counted in, with the wrap counter in bit 15; so before a publish() it tells where that one will end.
   [[nodiscard]] std::uint16_t used_index() const noexcept {
     return packed_layout_ ? packed_.used_index() : split_.used_index();
   }
@@ -99,8 +89,6 @@ class DeviceRing {
   [[nodiscard]] ChainFault chain_fault() const noexcept {
     return packed_layout_ ? packed_.chain_fault() : split_.chain_fault();
   }
-  // Packed only: the ring position of the chain popped last, which the in-flight region keeps.
-  [[nodiscard]] std::uint16_t last_position() const noexcept { return packed_layout_ ? packed_.last_position() : 0; }
 
   // The same ring after a memory table was replaced: the parts' host addresses may have moved.
   void move_to(const RingLayout& layout) noexcept { packed_layout_ ? packed_.move_to(layout) : split_.move_to(layout); }

@@ -56,38 +56,20 @@ void PackedRing::keep_descriptors() {
 
 // The chains of an earlier life lie between the two positions of the base, so no position moves; and they can't have more
 // descriptors than lie there, whatever the in-flight region says.
-template <typename Walk>
-PopStatus PackedRing::walk_recovered(Walk walk, std::size_t descriptors, const Chain& chain) noexcept {
-  if (descriptors == 0 || descriptors > recoverable_) {
-    return stop(RingFault::loop);
-  }
-  const PopStatus status = walk(static_cast<std::uint32_t>(descriptors));
-  if (status != PopStatus::ring_fault) {
-    recoverable_ -= chain.id().descriptors;
-  }
-  return status;
-}
-
-PopStatus PackedRing::reread(ChainId id, std::uint16_t position, const RegionMap& map, Chain& chain) noexcept {
-  if (ring_fault_ != RingFault::none) {
-    return PopStatus::ring_fault;
-  }
-  if (position >= layout_.size) {
-    return stop(RingFault::bad_head);
-  }
-  last_position_ = position;
-  return walk_recovered([&](std::uint32_t room) noexcept { return walk_ring(position, room, map, chain); }, id.descriptors,
-                        chain);
-}
-
 PopStatus PackedRing::restore(std::span<const spec::PackedDescriptor> descriptors, const RegionMap& map,
                               Chain& chain) noexcept {
   if (ring_fault_ != RingFault::none) {
     return PopStatus::ring_fault;
   }
+  if (descriptors.empty() || descriptors.size() > recoverable_) {
+    return stop(RingFault::loop);
+  }
   const auto next = [descriptors](std::uint32_t taken) noexcept { return descriptors[taken]; };
-  return walk_recovered([&](std::uint32_t room) noexcept { return walk(next, room, map, chain); }, descriptors.size(),
-                        chain);
+  const PopStatus status = walk(next, static_cast<std::uint32_t>(descriptors.size()), map, chain);
+  if (status != PopStatus::ring_fault) {
+    recoverable_ -= chain.id().descriptors;
+  }
+  return status;
 }
 
 void PackedRing::move_to(const RingLayout& layout) noexcept {

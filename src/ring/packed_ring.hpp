@@ -84,10 +84,7 @@ class PackedRing {
   PackedRing(const RingLayout& layout, RingFeatures features, std::uint32_t base);
 
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept;
-  // Walks the chain that starts at ring position `position`. Only right while the used position has not overwritten it: for
-  // a ring that completes out of order use restore().
-  [[nodiscard]] PopStatus reread(ChainId id, std::uint16_t position, const RegionMap& map, Chain& chain) noexcept;
-  // The same from copies of the chain's descriptors, as the in-flight region keeps them.
+  // Walks a chain from copies of its descriptors, as the in-flight region keeps them.
   [[nodiscard]] PopStatus restore(std::span<const spec::PackedDescriptor> descriptors, const RegionMap& map,
                                   Chain& chain) noexcept;
   // From now on pop() keeps copies of the ring's descriptors of the chain popped last, for the in-flight region. Allocates.
@@ -100,7 +97,6 @@ class PackedRing {
   [[nodiscard]] std::uint32_t unpublished() const noexcept { return unpublished_; }
   void publish() noexcept;
   [[nodiscard]] bool should_call() noexcept;
-  void force_next_call() noexcept { call_forced_ = true; }
   void suppress_kicks() noexcept;
   [[nodiscard]] bool arm_kicks() noexcept;
   [[nodiscard]] bool has_work() const noexcept;
@@ -111,7 +107,6 @@ class PackedRing {
   [[nodiscard]] std::uint16_t used_index() const noexcept { return next_used_.encode(); }
   [[nodiscard]] RingFault ring_fault() const noexcept { return ring_fault_; }
   [[nodiscard]] ChainFault chain_fault() const noexcept { return chain_fault_; }
-  [[nodiscard]] std::uint16_t last_position() const noexcept { return last_position_; }
   void move_to(const RingLayout& layout) noexcept;
   [[nodiscard]] const RingLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] WrittenRange take_written() noexcept;
@@ -132,9 +127,6 @@ class PackedRing {
   // Takes the descriptors that `next()` gives, `room` at most. False, with the ring stopped, on a ring fault.
   template <typename Next>
   [[nodiscard]] PopStatus walk(Next next, std::uint32_t room, const RegionMap& map, Chain& chain) noexcept;
-  template <typename Walk>
-  [[nodiscard]] PopStatus walk_recovered(Walk walk, std::size_t descriptors, const Chain& chain) noexcept;
-  [[nodiscard]] PopStatus walk_ring(std::uint32_t position, std::uint32_t room, const RegionMap& map, Chain& chain) noexcept;
   PopStatus stop(RingFault fault) noexcept {
     ring_fault_ = fault;
     return PopStatus::ring_fault;
@@ -144,22 +136,21 @@ class PackedRing {
   RingLayout layout_;
   bool event_index_;
   bool indirect_;
-  bool call_forced_ = false;
   bool kicks_armed_ = true;  // what the memory of a new ring says
   PackedPosition next_avail_;
   PackedPosition next_used_;
   PackedPosition batch_first_;          // of the batch that isn't published yet
   std::uint64_t batch_first_word_ = 0;  // what will be stored there
   std::uint32_t outstanding_ = 0;       // descriptors
-  std::uint32_t recoverable_ = 0;       // those of them that belong to chains of an earlier life, not reread or restored yet
+  std::uint32_t recoverable_ = 0;       // those of them that belong to chains of an earlier life, not restored yet
   std::uint32_t in_flight_ = 0;         // chains
   std::uint32_t unpublished_ = 0;       // descriptors that the elements since the last publish() cover
   std::uint32_t uncalled_ = 0;          // descriptors published since should_call() last looked
   std::uint32_t unlogged_ = 0;          // descriptors published since take_written()
   bool event_unlogged_ = false;
-  std::uint16_t last_position_ = 0;
   RingFault ring_fault_ = RingFault::none;
   ChainFault chain_fault_ = ChainFault::none;
+  RegionHint near_;
   UsedOrder order_;
   std::unique_ptr<spec::PackedDescriptor[]> kept_;
   std::uint32_t kept_count_ = 0;
@@ -167,7 +158,7 @@ class PackedRing {
 
 template <typename Next>
 inline PopStatus PackedRing::walk(Next next, std::uint32_t room, const RegionMap& map, Chain& chain) noexcept {
-  ChainBuilder builder(map, chain);
+  ChainBuilder builder(map, chain, near_);
   std::uint32_t taken = 0;
   spec::PackedDescriptor descriptor;
   do {
@@ -204,17 +195,6 @@ inline PopStatus PackedRing::walk(Next next, std::uint32_t room, const RegionMap
   return RW_LIKELY(chain_fault_ == ChainFault::none) ? PopStatus::chain : PopStatus::chain_fault;
 }
 
-inline PopStatus PackedRing::walk_ring(std::uint32_t position, std::uint32_t room, const RegionMap& map,
-                                       Chain& chain) noexcept {
-  // The flags were read once for the decision that the chain is available; all else is decided on these second words alone.
-  const auto next = [this, position](std::uint32_t taken) noexcept {
-    std::uint32_t index = position + taken;
-    index = index >= layout_.size ? index - layout_.size : index;
-    return read_descriptor<spec::PackedDescriptor>(descriptor_at(index));
-  };
-  return walk(next, room, map, chain);
-}
-
 inline PopStatus PackedRing::pop(const RegionMap& map, Chain& chain) noexcept {
   if (RW_UNLIKELY(ring_fault_ != RingFault::none)) {
     return PopStatus::ring_fault;
@@ -229,9 +209,14 @@ inline PopStatus PackedRing::pop(const RegionMap& map, Chain& chain) noexcept {
   std::uint32_t ahead = next_avail_.index + kDescriptorsAhead;
   ahead = ahead >= layout_.size ? ahead - layout_.size : ahead;
   __builtin_prefetch(descriptor_at(ahead < layout_.size ? ahead : 0));
-  const PopStatus status = walk_ring(next_avail_.index, layout_.size - outstanding_, map, chain);
+  // The flags were read once for the decision that the chain is available; all else is decided on these second words alone.
+  const auto next = [this](std::uint32_t taken) noexcept {
+    std::uint32_t index = next_avail_.index + taken;
+    index = index >= layout_.size ? index - layout_.size : index;
+    return read_descriptor<spec::PackedDescriptor>(descriptor_at(index));
+  };
+  const PopStatus status = walk(next, layout_.size - outstanding_, map, chain);
   if (RW_LIKELY(status != PopStatus::ring_fault)) {
-    last_position_ = next_avail_.index;
     outstanding_ += chain.id().descriptors;
     next_avail_.advance(chain.id().descriptors, layout_.size);
   }
@@ -279,14 +264,10 @@ inline void PackedRing::publish() noexcept {
 
 inline bool PackedRing::should_call() noexcept {
   const std::uint32_t fresh = uncalled_;
-  if (fresh == 0 && !call_forced_) {
+  if (fresh == 0) {
     return false;
   }
   uncalled_ = 0;
-  if (RW_UNLIKELY(call_forced_)) {
-    call_forced_ = false;
-    return true;
-  }
   // Between the store of the used element in publish() and the load below. Partner: the driver's full fence between its
   // store to the driver event area and its second look at the ring, §2.8.22.
   full_fence();

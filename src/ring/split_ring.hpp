@@ -8,11 +8,11 @@
 // that reset its ring in between has zeroed it.
 //
 // What each side orders against what:
-//   driver: descriptors, avail entry → (release) avail idx           device: (acquire) avail idx → entry, descriptors
-//   device: buffer data, used element → (release) used idx           driver: (acquire) used idx → element, data
-//   driver: avail idx → full fence → read avail event / used flags   device: avail event / used flags → full fence → avail
-//   idx device: used idx → full fence → read used event / avail flags    driver: used event / avail flags → full fence →
-//   used idx
+//   driver: descriptors, avail entry → (release) avail idx      device: (acquire) avail idx → entry, descriptors
+//   device: buffer data, used element → (release) used idx      driver: (acquire) used idx → element, data
+//   driver: avail idx → full fence → read avail event or flags  device: avail event or flags → full fence → read avail idx
+//   device: used idx → full fence → read used event or flags    driver: used event or flags → full fence → read used idx
+// ("flags" of the last two lines: what asks for no kicks stands in the used ring, what asks for no calls in the avail ring.)
 // In the last two lines each side stores, fences and then loads what the other one stored. At least one of them sees the
 // other's store, so a notification is sent, or the sleeper finds the work by himself, or both.
 #pragma once
@@ -37,8 +37,7 @@ class SplitRing {
   SplitRing(const RingLayout& layout, RingFeatures features, std::uint32_t base);
 
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept;
-  [[nodiscard]] PopStatus reread(ChainId id, const RegionMap& map, Chain& chain) noexcept;
-  void prefetch(const RegionMap& map) const noexcept;
+  [[nodiscard]] PopStatus reread(std::uint16_t head, const RegionMap& map, Chain& chain) noexcept;
   void push_used(ChainId id, std::uint32_t written_bytes) noexcept;
   [[nodiscard]] bool has_unpublished() const noexcept { return next_used_ != published_used_; }
   [[nodiscard]] std::uint32_t unpublished() const noexcept {
@@ -46,7 +45,6 @@ class SplitRing {
   }
   void publish() noexcept;
   [[nodiscard]] bool should_call() noexcept;
-  void force_next_call() noexcept { call_forced_ = true; }
   void suppress_kicks() noexcept;
   [[nodiscard]] bool arm_kicks() noexcept;
   [[nodiscard]] bool has_work() const noexcept;
@@ -87,13 +85,13 @@ class SplitRing {
   [[nodiscard]] PopStatus walk(std::uint32_t head, const RegionMap& map, Chain& chain) noexcept;
   PopStatus stop(RingFault fault) noexcept;
   void emit_used(ChainId id, std::uint32_t written_bytes) noexcept;
+  void prefetch(const RegionMap& map) noexcept;
   void prefetch_descriptor(std::uint16_t index) const noexcept;
-  void prefetch_table(std::uint16_t index, const RegionMap& map) const noexcept;
+  void prefetch_table(std::uint16_t index, const RegionMap& map) noexcept;
 
   RingLayout layout_;
   bool event_index_;
   bool indirect_;
-  bool call_forced_ = false;
   bool kicks_armed_ = true;  // what the memory of a new ring says
   std::uint16_t next_avail_ = 0;
   std::uint16_t avail_seen_ = 0;
@@ -106,6 +104,7 @@ class SplitRing {
   bool event_unlogged_ = false;    // the avail event or the flags were written since then
   RingFault ring_fault_ = RingFault::none;
   ChainFault chain_fault_ = ChainFault::none;
+  RegionHint near_;
   UsedOrder order_;
 };
 
@@ -138,7 +137,7 @@ inline PopStatus SplitRing::look() noexcept {
 }
 
 inline PopStatus SplitRing::walk(std::uint32_t head, const RegionMap& map, Chain& chain) noexcept {
-  ChainBuilder builder(map, chain);
+  ChainBuilder builder(map, chain, near_);
   std::uint32_t index = head;
   std::uint32_t taken = 1;
   for (;; ++taken) {
@@ -194,17 +193,17 @@ inline PopStatus SplitRing::pop(const RegionMap& map, Chain& chain) noexcept {
   return status;
 }
 
-inline PopStatus SplitRing::reread(ChainId id, const RegionMap& map, Chain& chain) noexcept {
+inline PopStatus SplitRing::reread(std::uint16_t head, const RegionMap& map, Chain& chain) noexcept {
   if (RW_UNLIKELY(ring_fault_ != RingFault::none)) {
     return PopStatus::ring_fault;
   }
   if (RW_UNLIKELY(outstanding_ >= layout_.size)) {
     return stop(RingFault::avail_jump);
   }
-  if (RW_UNLIKELY(id.head >= layout_.size)) {
+  if (RW_UNLIKELY(head >= layout_.size)) {
     return stop(RingFault::bad_head);
   }
-  return walk(id.head, map, chain);
+  return walk(head, map, chain);
 }
 
 // The hints read ring memory that the driver may change meanwhile; nothing is decided on what they read, it only names cache
@@ -214,18 +213,19 @@ inline void SplitRing::prefetch_descriptor(std::uint16_t index) const noexcept {
   __builtin_prefetch(layout_.descriptor_area + std::size_t{head} * kDescriptorBytes);
 }
 
-inline void SplitRing::prefetch_table(std::uint16_t index, const RegionMap& map) const noexcept {
+inline void SplitRing::prefetch_table(std::uint16_t index, const RegionMap& map) noexcept {
   const std::uint32_t head = guest::load<std::uint16_t>(avail_entry(index)) & mask();
   const std::byte* descriptor = layout_.descriptor_area + std::size_t{head} * kDescriptorBytes;
   const auto address = guest::load<std::uint64_t>(descriptor);
   // For a direct chain this is the request's header, which will be wanted as well.
-  const std::byte* table = map.contiguous(GuestAddress{address}, kDescriptorBytes);
+  const RegionMap::Region* near = &map.near(near_);
+  const std::byte* table = map.contiguous(GuestAddress{address}, kDescriptorBytes, near, near_);
   if (table != nullptr) {
     __builtin_prefetch(table);
   }
 }
 
-inline void SplitRing::prefetch(const RegionMap& map) const noexcept {
+inline void SplitRing::prefetch(const RegionMap& map) noexcept {
   const auto ready = static_cast<std::uint16_t>(avail_seen_ - next_avail_);
   if (ready > kDescriptorsAhead) {
     prefetch_descriptor(static_cast<std::uint16_t>(next_avail_ + kDescriptorsAhead));
@@ -268,14 +268,10 @@ inline void SplitRing::publish() noexcept {
 
 inline bool SplitRing::should_call() noexcept {
   const std::uint32_t fresh = uncalled_;
-  if (fresh == 0 && !call_forced_) {
+  if (fresh == 0) {
     return false;
   }
   uncalled_ = 0;
-  if (RW_UNLIKELY(call_forced_)) {
-    call_forced_ = false;
-    return true;
-  }
   // Between the store of used idx in publish() and the load below. Partner: the driver's full fence between its store of
   // used event (or avail flags) and its second look at used idx, §2.7.10.
   full_fence();

@@ -16,7 +16,7 @@
 //
 // The end: whatever the reason, end() stops the reading; when no message is being handled, the device is detached; when it
 // is, the socket is closed and `ended` posted. The socket stays open until then because closing it promises that nothing
-// of the front-end's memory is touched any more (hard-points 1), but for two exceptions, where the front-end's waiting must
+// of the front-end's memory is touched any more, but for two exceptions, where the front-end's waiting must
 // be bounded and the close is not a promise but a failure: the device has just failed to stop in time, or detaching takes
 // longer than kStopDeadline.
 #include "vhost_user/backend_session.hpp"
@@ -26,11 +26,13 @@
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -85,7 +87,7 @@ constexpr std::uint32_t kTableHeaderBytes = 8;
 constexpr std::uint64_t kStatusMax = 0xff;
 constexpr std::uint32_t kVringAddressLog = 1;  // VHOST_VRING_F_LOG
 
-// Acknowledged by front-ends that still speak the legacy interface; they ask nothing of a device (hard-points 8).
+// Acknowledged by front-ends that still speak the legacy interface; they ask nothing of a device.
 constexpr std::uint64_t kToleratedFeatures = spec::kFeatureNotifyOnEmpty | spec::kFeatureAnyLayout;
 
 // "bits 3, 17" for a message to a person.
@@ -99,7 +101,23 @@ std::string name_bits(std::uint64_t bits) {
   return text;
 }
 
-// Call and kick fds are the front-end's: a write to a blocking one could hang a worker (hard-points 23).
+// Call and kick fds are the front-end's: a write to a blocking one could hang a worker.
+// Front-ends notify by eventfds, and some by sockets or pipes. Anything else is refused: a file may lie on a file system
+// whose server is the attacker (FUSE), and a write to it would hang a worker for as long as that server likes, in a sleep
+// that only SIGKILL ends. The link in /proc names the kind without asking the file system, which fstat() would.
+Result<> check_kind(int fd) {
+  std::array<char, 64> kind{};
+  const ssize_t bytes = ::readlink(fmt::format("/proc/self/fd/{}", fd).c_str(), kind.data(), kind.size());
+  if (bytes < 0) {
+    return fail_errno(errno, "can't tell what kind of file descriptor it is (is /proc mounted?)");
+  }
+  const std::string_view name(kind.data(), static_cast<std::size_t>(bytes));
+  if (name == "anon_inode:[eventfd]" || name.starts_with("socket:[") || name.starts_with("pipe:[")) {
+    return {};
+  }
+  return fail("a file descriptor that is no eventfd, socket or pipe");
+}
+
 Result<> make_nonblocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
@@ -132,6 +150,8 @@ RingAddresses ring_addresses(const VringAddress& address) {
 class Session final : public BackendSession, private FdHandler, private FrontEndPort {
  public:
   Session(UniqueFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
   ~Session() override;
 
   void start();
@@ -242,8 +262,14 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   }
   // The ring that a message names, or null when it was refused.
   [[nodiscard]] Ring* find_ring(std::uint32_t index);
-  // The fd of SET_VRING_KICK, CALL or ERR (empty: the word that there is none); nothing if the message was refused.
-  [[nodiscard]] std::optional<UniqueFd> take_vring_fd(Message& message, std::uint32_t& index);
+  // What SET_VRING_KICK, CALL and ERR say.
+  struct VringFd {
+    std::uint32_t index;
+    Ring& ring;
+    UniqueFd fd;  // empty: the word that there is none
+  };
+  // Nothing if the message was refused.
+  [[nodiscard]] std::optional<VringFd> take_vring_fd(Message& message);
   [[nodiscard]] std::optional<MemoryRegion> decode_region(const Message& message);
   void apply_memory();
   void apply_log(std::move_only_function<void()> next);
@@ -268,6 +294,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   MessageReader reader_;
   std::vector<std::byte> output_;  // of a reply that the socket had no room for; nothing is read until it is gone
   std::size_t output_sent_ = 0;
+  bool told_of_memory_ = false;
   UniqueFd output_fd_;
   Timer next_turn_;
   Timer detach_deadline_;
@@ -615,8 +642,7 @@ void Session::count_fault(Fault fault, const std::string& text) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------- the end of the
-// session
+// ---------------------------------------------------------------------------------------------------- the session's end
 
 void Session::end(std::string reason) {
   if (ending_) {
@@ -730,7 +756,7 @@ bool Session::ring_enabled(const Ring& ring) const {
 }
 
 // "Upon receiving SET_FEATURES without VHOST_USER_F_PROTOCOL_FEATURES the back-end must enable all rings immediately", but
-// what SET_VRING_ENABLE has said stands (hard-points 8: some front-ends forget the bit during migration).
+// what SET_VRING_ENABLE has said stands: some front-ends forget the bit during migration.
 void Session::enable_implied_rings(std::uint32_t from) {
   for (std::uint32_t i = from; i < rings_.size(); ++i) {
     Ring& ring = rings_[i];
@@ -868,7 +894,10 @@ void Session::set_log_base(Message& message) {
   });
 }
 
-// The eventfd would tell the front-end that the log has news. None of those we know waits for it; it is closed.
+// The eventfd "may be used to inform the front-end that the log has been modified": an offer that we decline, by taking the
+// message and closing the fd. A log under load has news in every turn, so a front-end looks at the bitmap by its own rounds
+// and a signal would cost a system call per turn to wake nobody: QEMU never sends this message (nor does any front-end that
+// we know), and other back-ends close the fd as well.
 void Session::set_log_fd(Message& /*message*/) {
   acknowledge();
 }
@@ -990,11 +1019,12 @@ void Session::set_vring_addr(Message& message) {
                         GuestAddress{address.log}, acknowledge_when_done());
 }
 
-std::optional<UniqueFd> Session::take_vring_fd(Message& message, std::uint32_t& index) {
+std::optional<Session::VringFd> Session::take_vring_fd(Message& message) {
   const std::uint64_t value = *decode<std::uint64_t>(message.payload);
-  index = static_cast<std::uint32_t>(value & kVringIndexMask);
+  const auto index = static_cast<std::uint32_t>(value & kVringIndexMask);
   const bool without_fd = (value & kVringNoFd) != 0;
-  if (find_ring(index) == nullptr) {
+  Ring* ring = find_ring(index);
+  if (ring == nullptr) {
     return std::nullopt;
   }
   if (without_fd != message.fds.empty()) {
@@ -1004,60 +1034,61 @@ std::optional<UniqueFd> Session::take_vring_fd(Message& message, std::uint32_t& 
     return std::nullopt;
   }
   if (without_fd) {
-    return UniqueFd{};
+    return VringFd{index, *ring, {}};
   }
-  if (const Result<> set = make_nonblocking(message.fds[0].get()); !set) {
-    refuse(Fault::bad_fds, fmt::format("ring {}: {}", index, set.error().message));
+  Result<> usable = check_kind(message.fds[0].get());
+  if (usable) {
+    usable = make_nonblocking(message.fds[0].get());
+  }
+  if (!usable) {
+    refuse(Fault::bad_fds, fmt::format("ring {}: {}", index, usable.error().message));
     return std::nullopt;
   }
-  return std::move(message.fds[0]);
+  return VringFd{index, *ring, std::move(message.fds[0])};
 }
 
 void Session::set_vring_kick(Message& message) {
-  std::uint32_t index = 0;
-  std::optional<UniqueFd> fd = take_vring_fd(message, index);
-  if (!fd) {
+  std::optional<VringFd> given = take_vring_fd(message);
+  if (!given) {
     return;
   }
-  Ring& ring = rings_[index];
+  auto& [index, ring, fd] = *given;
   if (ring.started) {
-    return device_.set_kick(index, std::move(*fd), acknowledge_when_done());
+    return device_.set_kick(index, std::move(fd), acknowledge_when_done());
   }
-  ring.kick = std::move(*fd);
+  ring.kick = std::move(fd);
   ring.kick_given = true;
   start_ready_rings();
 }
 
 void Session::set_vring_call(Message& message) {
-  std::uint32_t index = 0;
-  std::optional<UniqueFd> fd = take_vring_fd(message, index);
-  if (!fd) {
+  std::optional<VringFd> given = take_vring_fd(message);
+  if (!given) {
     return;
   }
-  Ring& ring = rings_[index];
+  auto& [index, ring, fd] = *given;
   ring.call_given = true;
   if (ring.started) {
     if (!ring_enabled(ring)) {
       // Perhaps meant for the ring's next life, see with_stopped_ring().
-      ring.call.reset(*fd ? ::fcntl(fd->get(), F_DUPFD_CLOEXEC, 0) : -1);
+      ring.call.reset(fd ? ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0) : -1);
     }
-    return device_.set_call(index, std::move(*fd), acknowledge_when_done());
+    return device_.set_call(index, std::move(fd), acknowledge_when_done());
   }
-  ring.call = std::move(*fd);
+  ring.call = std::move(fd);
   acknowledge();
 }
 
 void Session::set_vring_err(Message& message) {
-  std::uint32_t index = 0;
-  std::optional<UniqueFd> fd = take_vring_fd(message, index);
-  if (!fd) {
+  std::optional<VringFd> given = take_vring_fd(message);
+  if (!given) {
     return;
   }
-  Ring& ring = rings_[index];
+  auto& [index, ring, fd] = *given;
   if (ring.started) {
-    return device_.set_error(index, std::move(*fd), acknowledge_when_done());
+    return device_.set_error(index, std::move(fd), acknowledge_when_done());
   }
-  ring.error = std::move(*fd);
+  ring.error = std::move(fd);
   acknowledge();
 }
 
@@ -1124,7 +1155,14 @@ Result<bool> Session::may_start(std::uint32_t index) {
   if (!unmapped) {
     return fail(fmt::format("ring {}: {}", index, layout.error().message));
   }
-  spdlog::debug("{}: ring {} waits for its memory: {}", device_.name(), index, layout.error().message);
+  // Most front-ends send the memory first, so this is nearly always a VMM that shares none, and a disk that stays dead.
+  if (!std::exchange(told_of_memory_, true)) {
+    spdlog::warn(
+        "{}: ring {} can't start yet: {}. If the guest doesn't see its disk, start the VMM with shared memory (QEMU: "
+        "-object "
+        "memory-backend-memfd,share=on with -numa or -machine memory-backend; Cloud Hypervisor: --memory shared=on)",
+        device_.name(), index, layout.error().message);
+  }
   return false;
 }
 
@@ -1245,10 +1283,9 @@ void Session::set_config(Message& message) {
                                                 config.offset, kConfigBytesMax));
   }
   const std::span<const std::byte> in = std::span(message.payload).subspan(sizeof(ConfigHeader));
-  if (const Result<> written = device_.set_config(config.offset, in); !written) {
-    return refuse(Fault::bad_value, written.error().message);
+  if (const Result<> written = device_.set_config(config.offset, in, acknowledge_when_done()); !written) {
+    refuse(Fault::bad_value, written.error().message);
   }
-  acknowledge();
 }
 
 namespace {

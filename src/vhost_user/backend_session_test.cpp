@@ -503,7 +503,7 @@ TEST_F(SessionTest, EnableFollowsTheMessageOverStops) {
   EXPECT_EQ(ask(Request::set_vring_enable, VringState{.index = 0, .num = 2}), 1U);
 }
 
-// cases/blk 7, hard-points 8: a front-end that forgets bit 30 during migration doesn't enable what it has disabled.
+// A front-end that forgets bit 30 during migration doesn't enable what it has disabled.
 TEST_F(SessionTest, SetFeaturesLeavesTheEnableStateAlone) {
   connect();
   negotiate();

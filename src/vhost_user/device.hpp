@@ -1,7 +1,7 @@
 // What a back-end session drives: one device with its rings. Implemented by device/; the session knows nothing of disks.
 //
 // Everything here runs on the control thread. A call that has to reach workers takes a `done` that is called later (or at
-// once), on the control thread, exactly once; meanwhile the session reads no further message (hard-points 14), so calls of
+// once), on the control thread, exactly once; meanwhile the session reads no further message, so calls of
 // one session never overlap. The session outlives every `done` it handed out; device and session end in this order:
 // detach(done) … done → the session is destroyed.
 #pragma once
@@ -43,8 +43,8 @@ struct RingStart {
   bool log_used_ring = false;  // VHOST_VRING_F_LOG
   GuestAddress log_guest_address;
   UniqueFd kick;  // may be empty: polled by us, or in-band
-  UniqueFd
-      call;  // may be empty: the driver polls, or in-band. Hostile: non-blocking was set, may still block (hard-points 23)
+  // May be empty: the driver polls, or in-band. Hostile: it was made non-blocking, but the peer can clear that flag.
+  UniqueFd call;
   UniqueFd error;            // may be empty
   bool inband_call = false;  // call by VRING_CALL on the back-end channel
   std::shared_ptr<const InflightMapping> inflight;
@@ -86,7 +86,9 @@ class Device {
   // --- messages ---
   [[nodiscard]] virtual Result<> set_features(std::uint64_t acked) = 0;  // a subset of what is offered, legacy bits masked
   [[nodiscard]] virtual Result<> get_config(std::uint32_t offset, std::span<std::byte> out) = 0;
-  [[nodiscard]] virtual Result<> set_config(std::uint32_t offset, std::span<const std::byte> in) = 0;
+  // An error says that it can't be written so; `done` is not called then. Otherwise it is called when what was written holds
+  // for every request that the driver makes available from then on.
+  [[nodiscard]] virtual Result<> set_config(std::uint32_t offset, std::span<const std::byte> in, Done<> done) = 0;
   // `done` succeeds when no worker and no kernel I/O uses a mapping that `map` lacks; running rings go on with `map`.
   virtual void set_memory(std::shared_ptr<const RegionMap> map, Done<> done) = 0;
   virtual void set_log(std::shared_ptr<DirtyLog> log, Done<> done) = 0;  // null: none

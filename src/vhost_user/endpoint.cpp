@@ -64,6 +64,8 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
  public:
   SocketEndpoint(EndpointOptions options, Loop& loop, Device& device)
       : options_(std::move(options)), loop_(loop), device_(device) {}
+  SocketEndpoint(const SocketEndpoint&) = delete;
+  SocketEndpoint& operator=(const SocketEndpoint&) = delete;
   ~SocketEndpoint() override;
 
   Result<> open();
@@ -91,6 +93,7 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
   Device& device_;
   std::optional<SocketLock> lock_;
   UniqueFd listener_;
+  bool told_of_waiting_ = false;  // in this session
   WatchId watch_;
   Duration pause_ = kFirstPause;
   std::unique_ptr<BackendSession> session_;
@@ -178,7 +181,14 @@ void SocketEndpoint::on_timer(Instant /*now*/) noexcept {
 }
 
 void SocketEndpoint::find_front_end() {
-  if (closing_ || session_ != nullptr) {
+  if (closing_) {
+    return;
+  }
+  if (session_ != nullptr) {
+    if (listener_ && !std::exchange(told_of_waiting_, true)) {
+      spdlog::info("{}: {}: another front-end has connected and waits: a socket serves one at a time", device_.name(),
+                   place());
+    }
     return;
   }
   if (listener_) {
@@ -225,6 +235,7 @@ void SocketEndpoint::try_again_later() {
 
 void SocketEndpoint::begin_session(UniqueFd socket) {
   ++sessions_;
+  told_of_waiting_ = false;
   spdlog::info("{}: {}: a front-end has connected", device_.name(), place());
   session_ = BackendSession::create(std::move(socket), loop_, device_,
                                     [this](const std::string& /*logged by it*/) { end_session(); });

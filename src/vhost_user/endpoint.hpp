@@ -1,7 +1,7 @@
 // Where front-ends find a device: a listening Unix socket, or one that we connect to.
 //
-// Owner: control thread. One session at a time; a second front-end stays in the backlog until the first session is drained
-// (hard-points 13). Any number of reconnects. A stale socket path is replaced, a live one never: a lock file `<path>.lock`
+// Owner: control thread. One session at a time; a second front-end stays in the backlog until the first session is drained.
+// Any number of reconnects. A stale socket path is replaced, a live one never: a lock file `<path>.lock`
 // tells them apart. A connecting endpoint tries again with growing pauses (to about 1 s).
 #pragma once
 

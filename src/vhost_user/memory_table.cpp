@@ -25,6 +25,13 @@ Result<std::shared_ptr<Mapping>> MemoryTable::map_region(const MemoryRegion& reg
 }
 
 Result<> MemoryTable::commit(std::vector<std::shared_ptr<Mapping>> mappings) {
+  std::uint64_t bytes = 0;  // no overflow: each of them is mapped
+  for (const std::shared_ptr<Mapping>& mapping : mappings) {
+    bytes += mapping->identity().bytes;
+  }
+  if (bytes > limits::kGuestBytesMax) {
+    return fail(fmt::format("a guest with {} bytes of memory; {} TiB are possible", bytes, limits::kGuestBytesMax >> 40U));
+  }
   RW_TRY_ASSIGN(map_, RegionMap::create(mappings));
   mappings_ = std::move(mappings);
   return {};

@@ -2,7 +2,7 @@
 // REM_MEM_REG), up to 509 regions.
 //
 // Owner: the control thread. Each change makes a new immutable RegionMap; a region that is the same as before keeps its
-// Mapping, so that rings on it need not be drained (hard-points 15). A change that fails leaves the table as it was.
+// Mapping, so that rings on it need not be drained. A change that fails leaves the table as it was.
 #pragma once
 
 #include <cstddef>

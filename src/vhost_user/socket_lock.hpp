@@ -18,6 +18,8 @@ class SocketLock {
   [[nodiscard]] static Result<SocketLock> take(const std::string& path);
 
   SocketLock() = default;
+  SocketLock(const SocketLock&) = delete;
+  SocketLock& operator=(const SocketLock&) = delete;
   SocketLock(SocketLock&&) noexcept = default;
   SocketLock& operator=(SocketLock&&) noexcept = default;
   ~SocketLock();

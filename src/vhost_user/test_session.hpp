@@ -103,12 +103,13 @@ class RecordingDevice final : public Device {
     std::copy_n(config.begin() + offset, out.size(), out.begin());
     return {};
   }
-  Result<> set_config(std::uint32_t offset, std::span<const std::byte> in) override {
+  Result<> set_config(std::uint32_t offset, std::span<const std::byte> in, Done<> done) override {
     if (offset > config.size() || in.size() > config.size() - offset) {
       return fail("beyond the configuration");
     }
     std::copy(in.begin(), in.end(), config.begin() + offset);
     calls.push_back(fmt::format("set_config {} {}", offset, in.size()));
+    finish(std::move(done));
     return {};
   }
   void set_memory(std::shared_ptr<const RegionMap> new_map, Done<> done) override {

@@ -80,9 +80,6 @@ class WorkerPool::Worker final : private TimerHandler {
  private:
   void main(std::promise<Result<>> started);
   void turn() noexcept;
-  [[nodiscard]] bool pump_active() noexcept;
-  void publish_finished() noexcept;
-  void wake_starved() noexcept;
   [[nodiscard]] bool arm_active() noexcept;
   void sleep() noexcept;
   void on_timer(Instant now) noexcept override;  // the safety look
@@ -149,9 +146,9 @@ void WorkerPool::Worker::turn() noexcept {
     safety_set_ = true;
     loop_->set_timer(*this, context.now + limits::kSafetyStep);
   }
-  wake_starved();
-  const bool pumped = pump_active();
-  publish_finished();
+  context.wake_starved();
+  const bool pumped = context.pump_active();
+  context.publish_finished();
   const bool worked = pumped || mail || events_ != 0;
   turns_.add();
   if (worked) {
@@ -161,7 +158,7 @@ void WorkerPool::Worker::turn() noexcept {
   const PollDecision decision =
       policy_.decide({.worked = worked, .last_work = last_work_, .active_sources = active}, context.now);
   const Instant began = context.now;
-  if (decision.action == PollAction::spin || !arm_active()) {
+  if (decision.action == PollAction::spin || context.may_wake_starved() || !arm_active()) {
     if (worked) {
       context.now = clock_now();
       idle_turns_ = 0;
@@ -181,62 +178,6 @@ void WorkerPool::Worker::turn() noexcept {
     productive_ns_.add(static_cast<std::uint64_t>((clock_now() - began).ns));
   }
   sleep();
-}
-
-// True if any queue had work.
-bool WorkerPool::Worker::pump_active() noexcept {
-  WorkerContext& context = *context_;
-  bool worked = false;
-  std::size_t kept = 0;
-  // A pump may activate others, which are then appended and pumped in this turn too; forget() leaves nulls.
-  for (std::size_t i = 0; i < context.active.size(); ++i) {
-    Queue* queue = context.active[i];
-    if (queue == nullptr) {
-      continue;
-    }
-    switch (queue->pump(context)) {
-      case Queue::Pumped::some:
-      case Queue::Pumped::budget:
-        worked = true;
-        break;
-      case Queue::Pumped::nothing:
-        break;
-      case Queue::Pumped::starved:
-      case Queue::Pumped::inactive:
-        queue->is_active = false;
-        continue;
-    }
-    context.active[kept++] = queue;
-  }
-  context.active.resize(kept);
-  return worked;
-}
-
-void WorkerPool::Worker::publish_finished() noexcept {
-  WorkerContext& context = *context_;
-  for (std::size_t i = 0; i < context.finished.size(); ++i) {
-    Queue* queue = context.finished[i];
-    if (queue != nullptr) {
-      queue->has_finished = false;
-      queue->publish();
-    }
-  }
-  context.finished.clear();
-}
-
-// Slots have come back: whoever went without may try again.
-void WorkerPool::Worker::wake_starved() noexcept {
-  WorkerContext& context = *context_;
-  if (RW_LIKELY(context.starved.empty()) || context.slots.available() == 0) {
-    return;
-  }
-  for (Queue* queue : context.starved) {
-    if (queue != nullptr) {
-      queue->is_starved = false;
-      context.activate(*queue);
-    }
-  }
-  context.starved.clear();
 }
 
 // Before sleeping: asks every active queue's driver for kicks and looks again. The idle ones leave the list. False if there
@@ -262,7 +203,7 @@ bool WorkerPool::Worker::arm_active() noexcept {
 void WorkerPool::Worker::sleep() noexcept {
   WorkerContext& context = *context_;
   Instant deadline = Instant::never();
-  const bool must_look = std::ranges::any_of(context.running, [](const Queue* queue) { return queue->wants_polling(); });
+  const bool must_look = std::ranges::any_of(context.polled, [](const Queue* queue) { return queue->wants_polling(); });
   if (must_look) {
     deadline = context.now + kPollingPause;
   }
@@ -273,7 +214,7 @@ void WorkerPool::Worker::sleep() noexcept {
   }
   mailbox_->awake();
   if (must_look) {
-    for (Queue* queue : context.running) {
+    for (Queue* queue : context.polled) {
       if (queue->wants_polling()) {
         context.activate(*queue);
       }
@@ -281,7 +222,7 @@ void WorkerPool::Worker::sleep() noexcept {
   }
 }
 
-// Looks at an eighth of the running rings, so that each is seen about once a second (hard-points 9).
+// Looks at an eighth of the running rings, so that each is seen about once a second.
 void WorkerPool::Worker::on_timer(Instant now) noexcept {
   WorkerContext& context = *context_;
   const std::size_t rings = context.running.size();
@@ -367,6 +308,7 @@ void WorkerPool::free_stuck_writes() {
 
 std::vector<WorkerStats> WorkerPool::stats() const {
   std::vector<WorkerStats> all;
+  all.reserve(workers_.size());
   for (const auto& worker : workers_) {
     all.push_back(worker->stats());
   }

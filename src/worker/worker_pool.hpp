@@ -27,7 +27,7 @@ struct WorkerStats {
   std::uint32_t index = 0;
   std::uint64_t turns = 0;
   std::uint64_t productive_turns = 0;  // turns that found work, and
-  std::uint64_t productive_ns = 0;     // their time (hard-points 37)
+  std::uint64_t productive_ns = 0;     // their time: what requests cost, however much the worker spins between them
   std::uint64_t sleeps = 0;
   std::uint64_t system_calls = 0;
   std::uint64_t cpu_ns = 0;  // of the thread
@@ -50,7 +50,7 @@ class WorkerPool {
   [[nodiscard]] std::vector<WorkerStats> stats() const;
 
   // Call about once a second (limits::kStuckWritePeriod): frees a worker that has hung in a write to a peer's descriptor
-  // since the last call (hard-points 23), by a signal that interrupts the write; the worker then drops that descriptor.
+  // since the last call, by a signal that interrupts the write; the worker then drops that descriptor.
   void free_stuck_writes();
 
  private:

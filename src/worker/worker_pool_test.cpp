@@ -51,7 +51,7 @@ TEST(WorkerPool, ErrorsSayWhatToChange) {
   EXPECT_NE(message({.cpus = {1023}}).find("CPU 1023"), std::string::npos);
 }
 
-// Hard-points 23: a blocking eventfd at its maximum, as a peer can make of the call descriptor that it shares with us.
+// A blocking eventfd at its maximum, as a peer can make of the call descriptor that it shares with us.
 TEST(WorkerPool, FreesAWorkerThatHangsInAPeersDescriptor) {
   auto pool = make_pool();
   const int peer = eventfd(0, EFD_CLOEXEC);  // blocking

@@ -3,10 +3,55 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <new>
 #include <string_view>
 
 #include "control/config.hpp"
 #include "control/host.hpp"
+#include "tests/conformance/allocations.hpp"
+#include "tests/conformance/sanitizers.hpp"
+
+namespace {
+
+constinit thread_local std::uint64_t allocations = 0;
+
+}  // namespace
+
+std::uint64_t ringway::conformance::allocations_of_this_thread() noexcept {
+  return allocations;
+}
+
+#if !RINGWAY_SANITIZED
+// The other forms of new and delete come down to these.
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* const memory = std::malloc(bytes)) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++allocations;
+  const auto unit = static_cast<std::size_t>(alignment);
+  if (void* const memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+#endif
 
 int main(int count, char** arguments) {
   if (count == 3 && std::string_view(arguments[1]) == "--serve") {

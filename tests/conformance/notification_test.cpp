@@ -20,7 +20,7 @@ TEST_P(RingTest, Row002_KickBeforeEnableIsNotLost) {
   TestHost host({}, {test_disk("ram:1M", socket_, "a")});
   BlkDriverOptions wanted = options(socket_);
   wanted.start = false;
-  const auto driver = connect(wanted);
+  const auto driver = connect_driver(wanted);
   ASSERT_NE(driver, nullptr);
   ASSERT_TRUE(driver->start_queue(0, driver->initial_base(), false));
   BlkDriverQueue& queue = driver->queue(0);
@@ -38,7 +38,7 @@ TEST_P(RingTest, Row003_RingWithWorkIsServedAtStartAndCalledOnceWithoutAKick) {
   TestHost host({}, {test_disk("ram:1M", socket_, "a")});
   BlkDriverOptions wanted = options(socket_);
   wanted.start = false;
-  const auto driver = connect(wanted);
+  const auto driver = connect_driver(wanted);
   ASSERT_NE(driver, nullptr);
   BlkDriverQueue& queue = driver->queue(0);
   submit(queue, spec::kBlkTypeIn, 0, 0);
@@ -54,7 +54,7 @@ TEST_P(RingTest, Row007_BothHandshakesEndInARunningRing) {
   for (const bool protocol_features : {true, false}) {
     BlkDriverOptions wanted = options(socket_);
     wanted.start = false;
-    const auto driver = connect(wanted);
+    const auto driver = connect_driver(wanted);
     ASSERT_NE(driver, nullptr);
     // A front-end that doesn't acknowledge PROTOCOL_FEATURES never sends SET_VRING_ENABLE.
     const std::uint64_t features = driver->negotiated().features & ~(protocol_features ? 0 : spec::kFeatureProtocolFeatures);
@@ -69,7 +69,7 @@ TEST_P(RingTest, Row007_EnableBeforeStart) {
   TestHost host({}, {test_disk("ram:1M", socket_, "a")});
   BlkDriverOptions wanted = options(socket_);
   wanted.start = false;
-  const auto driver = connect(wanted);
+  const auto driver = connect_driver(wanted);
   ASSERT_NE(driver, nullptr);
   ASSERT_TRUE(driver->front_end().set_vring_enable(0, true));
   ASSERT_TRUE(driver->start_queue(0, driver->initial_base(), false));
@@ -80,7 +80,7 @@ TEST_P(RingTest, Row007_EnableBeforeStart) {
 TEST(Notification, Row008_EventIndexHoldsWithoutSetVringBase) {
   const TestDirectory directory;
   TestHost host({}, {test_disk("ram:1M", directory.file("a"), "a")});
-  const auto driver = connect(BlkDriverOptions{.socket_path = directory.file("a"), .start = false});
+  const auto driver = connect_driver(BlkDriverOptions{.socket_path = directory.file("a"), .start = false});
   ASSERT_NE(driver, nullptr);
   ASSERT_TRUE(driver->negotiated().ring.event_index);
   BlkDriverQueue& queue = driver->queue(0);
@@ -125,7 +125,7 @@ TEST_P(RingTest, Row010_OneKickServesAllRequestsOfAFile) {
   if (!host.started()) {
     GTEST_SKIP() << "no io_uring here: " << host.started().error().message;
   }
-  const auto driver = connect(options(socket_));
+  const auto driver = connect_driver(options(socket_));
   ASSERT_NE(driver, nullptr);
   BlkDriverQueue& queue = driver->queue(0);
   for (std::uint32_t i = 0; i < 64; ++i) {
@@ -139,7 +139,7 @@ TEST_P(RingTest, Row010_OneKickServesAllRequestsOfAFile) {
 
 TEST_P(RingTest, Row011_MalformedChainsComeBackWithLengthZero) {
   TestHost host({}, {test_disk("ram:1M", socket_, "a")});
-  const auto driver = connect(options(socket_));
+  const auto driver = connect_driver(options(socket_));
   ASSERT_NE(driver, nullptr);
   BlkDriverQueue& queue = driver->queue(0);
   const DriverBuffer lone{.address = queue.buffer(0).guest, .bytes = 8, .device_writable = false};
@@ -147,7 +147,7 @@ TEST_P(RingTest, Row011_MalformedChainsComeBackWithLengthZero) {
   for (std::uint32_t i = 0; i < 2 * driver->options().queue_size; ++i) {
     ASSERT_TRUE(queue.submit_chain({&lone, 1}, i));
     queue.publish_and_kick();
-    const BlkCompletion completion = await(queue);
+    const BlkCompletion completion = await_completion(queue);
     ASSERT_EQ(completion.token, i);
     ASSERT_EQ(completion.written_bytes, 0U);
   }
@@ -157,8 +157,8 @@ TEST_P(RingTest, Row011_MalformedChainsComeBackWithLengthZero) {
 TEST(Notification, Row013_AvailIndexBeyondTheRingStopsIt) {
   const TestDirectory directory;
   TestHost host({}, {test_disk("ram:1M", directory.file("a"), "a"), test_disk("ram:1M", directory.file("b"), "b")});
-  const auto driver = connect(directory.file("a"));
-  const auto other = connect(directory.file("b"));
+  const auto driver = connect_driver(directory.file("a"));
+  const auto other = connect_driver(directory.file("b"));
   ASSERT_TRUE(driver && other);
   BlkDriverQueue& queue = driver->queue(0);
   ASSERT_EQ(transfer(queue, spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
@@ -170,7 +170,7 @@ TEST(Notification, Row013_AvailIndexBeyondTheRingStopsIt) {
   EXPECT_TRUE(eventually([&] { return ::read(queue.error_fd(), &error, sizeof error) == sizeof error; }));
   EXPECT_TRUE(stats_of(host, "a").queues[0].broken);
   EXPECT_EQ(stats_of(host, "a").queues[0].ring_faults, 1U);
-  EXPECT_LT(status_kib("RssAnon"), before + 8192);
+  expect_memory_kept(before, 8192);
   EXPECT_EQ(transfer(other->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
   // A new session starts as new.
   ASSERT_TRUE(driver->reconnect(BlkDriver::Rings::reset));
@@ -181,7 +181,7 @@ TEST(Notification, Row013_AvailIndexBeyondTheRingStopsIt) {
 TEST(Notification, Row004_MessagesAreAnsweredUnderFullLoad) {
   const TestDirectory directory;
   TestHost host({}, {test_disk("null:1M", directory.file("a"), "a")});
-  const auto driver = connect(directory.file("a"));
+  const auto driver = connect_driver(directory.file("a"));
   ASSERT_NE(driver, nullptr);
   BlkDriverQueue& queue = driver->queue(0);
   std::atomic<bool> stop{false};
@@ -211,13 +211,21 @@ TEST(Notification, Row004_MessagesAreAnsweredUnderFullLoad) {
   });
   ASSERT_TRUE(eventually([&] { return served > 1000; }));
   const auto table = driver->memory_table();
-  for (int i = 0; i < 200; ++i) {
-    // front_end() gives up after its own time-out; slower than a second is a failure too.
+  Duration slowest;
+  const auto answered = [&](auto message) {
     const Instant began = clock_now();
-    ASSERT_TRUE(driver->front_end().set_mem_table(table));
-    ASSERT_TRUE(driver->front_end().set_vring_call(0, queue.call_fd()));
-    ASSERT_LT((clock_now() - began).ns, 2'000'000'000);
+    const bool ok = message().has_value();
+    slowest = std::max(slowest, clock_now() - began);
+    return ok;
+  };
+  for (int i = 0; i < 200; ++i) {
+    const std::uint64_t before = served;
+    ASSERT_TRUE(answered([&] { return driver->front_end().set_mem_table(table); }));
+    ASSERT_TRUE(answered([&] { return driver->front_end().set_vring_call(0, queue.call_fd()); }));
+    // The data path goes on beside every message.
+    ASSERT_TRUE(eventually([&] { return served > before; })) << "after message pair " << i;
   }
+  EXPECT_LT(slowest.ns, 1'000'000'000);
   stop = true;
   load.join();
   EXPECT_EQ(bad, 0U);
@@ -232,7 +240,7 @@ TEST_P(RingTest, Row030_LongChainsAtDepthAreServed) {
   wanted.queue_size = 256;
   wanted.requests_per_queue = 64;
   wanted.segments_max = 126;
-  const auto driver = connect(wanted);
+  const auto driver = connect_driver(wanted);
   ASSERT_NE(driver, nullptr);
   ASSERT_EQ(driver->config().seg_max, 126U);
   BlkDriverQueue& queue = driver->queue(0);
@@ -258,8 +266,8 @@ TEST(Notification, Row058_HungQueuesLeaveRequestSlotsToTheirNeighbour) {
   HostOptions options;
   options.stop_deadline = Duration::milliseconds(200);
   TestHost host(options, {hung, test_disk("ram:1M", directory.file("b"), "b")});
-  const auto driver = connect(BlkDriverOptions{.socket_path = directory.file("a"), .queues = 16});
-  const auto other = connect(directory.file("b"));
+  const auto driver = connect_driver(BlkDriverOptions{.socket_path = directory.file("a"), .queues = 16});
+  const auto other = connect_driver(directory.file("b"));
   ASSERT_TRUE(driver && other);
   for (std::uint32_t i = 0; i < 16; ++i) {
     for (std::uint32_t slot = 0; slot < 128; ++slot) {
@@ -283,33 +291,74 @@ TEST(Notification, Row058_HungQueuesLeaveRequestSlotsToTheirNeighbour) {
   EXPECT_EQ(host.quit(), HostEnd::hung);
 }
 
-TEST(Notification, Row071_KicksAreRareAtDepth) {
-  const TestDirectory directory;
-  HostOptions options;
-  options.workers.poll = "always";
-  TestHost host(options, {test_disk("ram:1M", directory.file("a"), "a")});
-  const auto driver = connect(directory.file("a"));
-  ASSERT_NE(driver, nullptr);
-  BlkDriverQueue& queue = driver->queue(0);
-  for (std::uint32_t i = 0; i < 64; ++i) {
-    submit(queue, spec::kBlkTypeIn, i * kBlockSectors, i);
-  }
-  queue.publish_and_kick();
-  constexpr std::uint64_t kRequests = 20'000;
-  std::uint64_t served = 0;
-  std::array<BlkCompletion, 64> done;
-  const Instant deadline = clock_now() + kLimit;
-  while (served < kRequests && clock_now() < deadline) {
-    const std::size_t count = queue.reap(done);
-    for (std::size_t i = 0; i < count; ++i) {
-      ASSERT_EQ(done[i].status, spec::kBlkStatusOk);
-      submit(queue, spec::kBlkTypeIn, 0, static_cast<std::uint32_t>(done[i].token));
+// 64 requests in flight all the time; every completion is replaced at once, as a guest's driver does it: one publish, and
+// so one possible kick, for each.
+class Depth64 {
+ public:
+  Depth64(const TestDirectory& directory, const char* poll)
+      : host_(options(poll), {test_disk("ram:1M", directory.file("a"), "a")}),
+        driver_(connect_driver(directory.file("a"))) {}
+
+  void run(std::uint64_t requests) {
+    ASSERT_NE(driver_, nullptr);
+    BlkDriverQueue& queue = driver_->queue(0);
+    for (std::uint32_t i = 0; i < 64; ++i) {
+      submit(queue, spec::kBlkTypeIn, i * kBlockSectors, i);
     }
-    served += count;
     queue.publish_and_kick();
+    const Instant deadline = clock_now() + kLimit;
+    for (std::uint64_t submitted = 64, served = 0; served < requests && clock_now() < deadline;) {
+      BlkCompletion done;
+      if (queue.reap({&done, 1}) == 0) {
+        continue;
+      }
+      ++served;
+      ASSERT_EQ(done.status, spec::kBlkStatusOk);
+      if (submitted < requests) {
+        submit(queue, spec::kBlkTypeIn, 0, static_cast<std::uint32_t>(done.token));
+        queue.publish_and_kick();
+        ++submitted;
+      }
+    }
+    ASSERT_EQ(queue.in_flight(), 0U);
   }
-  ASSERT_GE(served, kRequests);
-  EXPECT_LT(queue.counters().kicks, kRequests / 100);
+  [[nodiscard]] std::uint64_t kicks() { return driver_->queue(0).counters().kicks; }
+  [[nodiscard]] WorkerStats worker() {
+    return host_.call([](Host& h) { return h.worker_stats(); })[0];
+  }
+
+ private:
+  static HostOptions options(const char* poll) {
+    HostOptions options;
+    options.workers.poll = poll;
+    return options;
+  }
+  TestHost host_;
+  std::unique_ptr<BlkDriver> driver_;
+};
+
+TEST(Notification, Row071_KicksAreRareAtDepthWhilePolled) {
+  const TestDirectory directory;
+  Depth64 load(directory, "always");
+  constexpr std::uint64_t kRequests = 20'000;
+  load.run(kRequests);
+  EXPECT_LT(load.kicks(), kRequests / 100);
+}
+
+// A worker that sleeps must be woken; how often it sleeps is the machine's doing. But while it is awake it wants no kicks,
+// so there is one for each sleep and not one for each request. (A kick that comes while the worker looks a last time before
+// it sleeps is one more; a tenth is ample for those.)
+TEST(Notification, Row071_EachKickWakesASleepingWorkerWithoutPolling) {
+  const TestDirectory directory;
+  Depth64 load(directory, "never");
+  constexpr std::uint64_t kRequests = 20'000;
+  const std::uint64_t sleeps_before = load.worker().sleeps;
+  load.run(kRequests);
+  const std::uint64_t sleeps = load.worker().sleeps - sleeps_before;
+  std::printf("depth 64 without polling: %llu kicks, %llu sleeps for %llu requests\n",
+              static_cast<unsigned long long>(load.kicks()), static_cast<unsigned long long>(sleeps),
+              static_cast<unsigned long long>(kRequests));
+  EXPECT_LE(load.kicks(), sleeps + sleeps / 10 + 2);
 }
 
 }  // namespace

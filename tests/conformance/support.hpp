@@ -3,10 +3,13 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,68 +19,19 @@
 #include <vector>
 
 #include "control/test_host.hpp"
-#include "driver/blk_driver.hpp"
-#include "loop/clock.hpp"
+#include "driver/test_driver.hpp"
+#include "tests/conformance/sanitizers.hpp"
 
 namespace ringway::conformance {
 
-// For what must happen; long, because the machine may be loaded. Nothing waits for it to pass.
-inline constexpr Duration kLimit = Duration::seconds(30);
+inline constexpr Duration kLimit = kTestLimit;
 inline constexpr std::uint32_t kBlock = 4096;
 inline constexpr std::uint64_t kBlockSectors = kBlock / spec::kSectorBytes;
-
-inline std::unique_ptr<BlkDriver> connect(const BlkDriverOptions& options) {
-  Result<std::unique_ptr<BlkDriver>> driver = BlkDriver::create(options);
-  EXPECT_TRUE(driver) << (driver ? std::string() : driver.error().message);
-  return driver ? std::move(*driver) : nullptr;
-}
-inline std::unique_ptr<BlkDriver> connect(const std::string& socket) {
-  return connect(BlkDriverOptions{.socket_path = socket});
-}
-
-// True as soon as `condition` holds; false if it doesn't in time.
-template <typename Condition>
-bool eventually(Condition condition, Duration limit = kLimit) {
-  const Instant deadline = clock_now() + limit;
-  while (!condition()) {
-    if (clock_now() > deadline) {
-      return false;
-    }
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-inline DriverBuffer data_of(BlkDriverQueue& queue, std::uint32_t slot, std::uint32_t bytes = kBlock) {
-  return {.address = queue.buffer(slot).guest, .bytes = bytes, .device_writable = true};
-}
-
-// Queues one request with the data buffer `slot`; the token is the slot.
-inline void submit(BlkDriverQueue& queue, std::uint32_t type, std::uint64_t sector, std::uint32_t slot,
-                   std::uint32_t bytes = kBlock) {
-  const DriverBuffer data = data_of(queue, slot, bytes);
-  const bool has_data = type != spec::kBlkTypeFlush;
-  ASSERT_TRUE(queue.submit({.type = type,
-                            .sector = sector,
-                            .token = slot,
-                            .data = has_data ? std::span(&data, 1) : std::span<const DriverBuffer>{},
-                            .ranges = {}}));
-}
-
-// One completion; its token is ~0 if none comes.
-inline BlkCompletion await(BlkDriverQueue& queue, Duration limit = kLimit) {
-  const Instant deadline = clock_now() + limit;
-  BlkCompletion completion{.token = ~std::uint64_t{0}, .written_bytes = 0, .status = kStatusUntouched};
-  while (queue.reap({&completion, 1}) == 0 && clock_now() < deadline) {
-    static_cast<void>(queue.wait(deadline));
-  }
-  return completion;
-}
 
 // `count` completions, all OK.
 inline bool await_ok(BlkDriverQueue& queue, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i) {
-    const BlkCompletion completion = await(queue);
+    const BlkCompletion completion = await_completion(queue);
     if (completion.status != spec::kBlkStatusOk) {
       ADD_FAILURE() << "completion " << i << " of " << count << ": token " << completion.token << ", status "
                     << unsigned{completion.status};
@@ -85,13 +39,6 @@ inline bool await_ok(BlkDriverQueue& queue, std::uint32_t count) {
     }
   }
   return true;
-}
-
-inline BlkCompletion transfer(BlkDriverQueue& queue, std::uint32_t type, std::uint64_t sector, std::uint32_t slot = 0,
-                              std::uint32_t bytes = kBlock) {
-  submit(queue, type, sector, slot, bytes);
-  queue.publish_and_kick();
-  return await(queue);
 }
 
 inline void fill(std::byte* at, std::size_t bytes, std::uint64_t seed) {
@@ -159,5 +106,45 @@ inline Holdings holdings() {
           .mappings = mappings_with(""),
           .anonymous_kib = status_kib("RssAnon")};
 }
+// This process holds no more private memory than before, but for `allowed_kib`.
+inline void expect_memory_kept(std::uint64_t before_kib, std::uint64_t allowed_kib) {
+  if (kMemoryIsOurs) {
+    EXPECT_LT(status_kib("RssAnon"), before_kib + allowed_kib);
+  }
+}
+// The allowance is for what the C library keeps; descriptors must all be back.
+inline void expect_nothing_held_since(const Holdings& before) {
+  const Holdings after = holdings();
+  EXPECT_EQ(after.descriptors, before.descriptors);
+  if (kMemoryIsOurs) {
+    EXPECT_NEAR(static_cast<double>(after.mappings), static_cast<double>(before.mappings), 12);
+  }
+  expect_memory_kept(before.anonymous_kib, 16384);
+}
+
+// A back-end in a process of its own (main.cpp), so that it can be killed.
+class Backend {
+ public:
+  explicit Backend(const std::string& disk) { start(disk); }
+  ~Backend() { kill(); }
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  // The disk as `ringway serve --disk` takes it.
+  void start(std::string disk) {
+    std::string program = "/proc/self/exe", option = "--serve";
+    char* arguments[] = {program.data(), option.data(), disk.data(), nullptr};
+    ASSERT_EQ(posix_spawn(&pid_, program.c_str(), nullptr, nullptr, arguments, environ), 0);
+  }
+  void kill() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+      pid_ = -1;
+    }
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
 
 }  // namespace ringway::conformance

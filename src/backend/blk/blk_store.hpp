@@ -6,12 +6,15 @@
 // it with UNSUPP.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/result.hpp"
+#include "guest/region_map.hpp"
 #include "loop/loop.hpp"
 #include "metrics/counter.hpp"
 #include "request/blk_request.hpp"
@@ -39,41 +42,72 @@ struct BlkOperation {
   BlkOperation* next = nullptr;  // the store's, from submit() until on_complete(): its queue of held-back operations
 };
 
-// What a channel went through; written by its worker, read by anyone.
+// Why the guest saw IOERR, which doesn't tell.
+enum class BlkFailure : std::uint8_t {
+  no_space,      // ENOSPC, EDQUOT
+  guest_memory,  // EFAULT: the guest's memory had gone
+  end_of_file,   // the file had become shorter
+  cancelled,     // ended by cancel_all()
+  io,            // EIO and every other one
+};
+inline constexpr std::size_t kBlkFailures = 5;
+// "no_space", "guest_memory", …
+[[nodiscard]] const char* to_string(BlkFailure failure) noexcept;
+
+// Who is told of the first failure of each kind, since the counters don't keep the errno.
+class BlkFailureListener {
+ public:
+  // On the worker's thread, before the request's completion. `code` is the errno; 0 for end_of_file.
+  virtual void on_first_failure(BlkFailure failure, int code) noexcept = 0;
+
+ protected:
+  ~BlkFailureListener() = default;
+};
+
+// What the channels of one disk on one worker went through, one after the other: it outlives them. Written by the worker,
+// read by anyone.
 struct BlkChannelCounters {
-  Counter short_transfers;  // the kernel moved less than was asked; resumed
-  Counter retries;          // EAGAIN and EINTR
-  Counter bounced;          // requests whose segments were not aligned for direct I/O
-  Counter held_back;        // requests that had to wait for a resource of the channel
-  Counter syncs;            // fsync calls; FLUSHes that shared one are not counted
-  Counter fallbacks;        // ranges where the backing can't discard or zero by itself
-  // What the guest saw as IOERR:
-  Counter no_space;      // ENOSPC, EDQUOT
-  Counter guest_faults;  // EFAULT: the guest's memory had gone
-  Counter end_of_file;   // the file had become shorter
-  Counter cancelled;     // ended by cancel_all()
-  Counter io_errors;     // EIO and every other one
+  Counter short_transfers;                     // the kernel moved less than was asked; resumed
+  Counter retries;                             // EAGAIN and EINTR
+  Counter bounced;                             // requests whose segments were not aligned for direct I/O
+  Counter held_back;                           // requests that had to wait for a resource of the channel
+  Counter syncs;                               // fsync calls; FLUSHes that shared one are not counted
+  Counter registered;                          // transfers from and to registered memory
+  Counter fallbacks;                           // ranges where the backing can't discard or zero by itself
+  std::array<Counter, kBlkFailures> failures;  // what the guest saw as IOERR
+  BlkFailureListener* listener = nullptr;      // outlives the channels; set before the first one is opened
+
+  void add_failure(BlkFailure failure, int code) noexcept;
 };
 
 class BlkChannel {
  public:
+  explicit BlkChannel(BlkChannelCounters& counters) : counters_(counters) {}
+  BlkChannel(const BlkChannel&) = delete;
+  BlkChannel& operator=(const BlkChannel&) = delete;
   virtual ~BlkChannel() = default;  // REQUIRES: in_flight() == 0
 
   // Takes the operation and completes it exactly once with a status. Never blocks the worker on slow storage. May hold an
   // operation back while it lacks a resource of its own, and then starts it by itself later.
-  // On an error that the guest sees as IOERR nothing is lost silently: counters() tells errno classes apart.
+  // On an error that the guest sees as IOERR nothing is lost silently: the counters tell kinds of errno apart.
   virtual void submit(BlkOperation& operation) noexcept = 0;
   // After the last submit() of a turn, before the loop submits: for stores that gather a batch of their own.
   virtual void end_of_batch() noexcept {}
 
   // Operations that are not completed yet.
   [[nodiscard]] virtual std::uint32_t in_flight() const noexcept = 0;
+  // The guest memory that operations submitted from now on lie in, for stores that prepare it; nullptr: none. What was given
+  // before and is not in `map` is let go of when this returns, but for operations still in flight.
+  virtual void use_memory(const std::shared_ptr<const RegionMap>& /*map*/) {}
   // Tries to end early what is in flight (a ring is being stopped): queued work is dropped with IOERR, kernel work is
   // cancelled where the kernel can (direct I/O can't). Completions still arrive through on_complete(), some of them before
   // this returns.
   virtual void cancel_all() noexcept = 0;
 
-  [[nodiscard]] virtual const BlkChannelCounters& counters() const noexcept { return counters_; }
+  // Bytes that submit() itself has copied, or cleared, since the last call: the worker's own time, by which a queue finds
+  // its turn shortened. A channel spreads what is longer than limits::kCopySliceBytes over the turns of its loop, one slice
+  // in each; those aren't counted here.
+  [[nodiscard]] std::uint64_t take_copied() noexcept { return std::exchange(copied_, 0); }
 
  protected:
   static void complete(BlkOperation& operation, std::uint8_t status) noexcept {
@@ -81,7 +115,8 @@ class BlkChannel {
     operation.completions->on_complete(operation);
   }
 
-  BlkChannelCounters counters_;
+  BlkChannelCounters& counters_;
+  std::uint64_t copied_ = 0;
 };
 
 struct BlkStoreInfo {
@@ -108,8 +143,8 @@ class BlkStore {
   // Changes the backing size where that is ours to do (a file, RAM); else an error that says how.
   [[nodiscard]] virtual Result<> resize(std::uint64_t bytes) = 0;
 
-  // On the worker's thread. `loop` outlives the channel.
-  [[nodiscard]] virtual Result<std::unique_ptr<BlkChannel>> open_channel(Loop& loop) = 0;
+  // On the worker's thread. `loop` and `counters` outlive the channel; what `counters` holds already goes on.
+  [[nodiscard]] virtual Result<std::unique_ptr<BlkChannel>> open_channel(Loop& loop, BlkChannelCounters& counters) = 0;
   // The serial number for GET_ID (20 bytes, NUL-padded) is the device's; a store only offers a stable default, e.g. from
   // the file's identity. At most limits::kBlkIdBytes characters.
   [[nodiscard]] virtual std::string default_serial() const = 0;

@@ -41,7 +41,7 @@ class FaultyStoreImpl final : public FaultyStore {
     take_info();
     return {};
   }
-  [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& loop) override;
+  [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& loop, BlkChannelCounters& counters) override;
   [[nodiscard]] std::string default_serial() const override { return inner_->default_serial(); }
 
   [[nodiscard]] const BlkFaults& faults() const { return faults_; }
@@ -69,8 +69,10 @@ class FaultyStoreImpl final : public FaultyStore {
 
 class FaultyChannel final : public BlkChannel, private TimerHandler, private FdHandler {
  public:
-  FaultyChannel(FaultyStoreImpl& store, Loop& loop, std::unique_ptr<BlkChannel> inner, UniqueFd event, std::uint64_t number)
-      : store_(store),
+  FaultyChannel(FaultyStoreImpl& store, Loop& loop, BlkChannelCounters& counters, std::unique_ptr<BlkChannel> inner,
+                UniqueFd event, std::uint64_t number)
+      : BlkChannel(counters),
+        store_(store),
         loop_(loop),
         inner_(std::move(inner)),
         event_(std::move(event)),
@@ -96,11 +98,13 @@ class FaultyChannel final : public BlkChannel, private TimerHandler, private FdH
   void submit(BlkOperation& operation) noexcept override {
     const BlkFault* const fault = choose(operation.request);
     if (fault == nullptr) {
-      return inner_->submit(operation);
+      inner_->submit(operation);
+      copied_ += inner_->take_copied();
+      return;
     }
     switch (fault->kind) {
       case BlkFault::Kind::eio:
-        counters_.io_errors.add();
+        counters_.add_failure(BlkFailure::io, EIO);
         return complete(operation, spec::kBlkStatusIoErr);
       case BlkFault::Kind::hang:
         hung_.push_back(&operation);
@@ -115,6 +119,7 @@ class FaultyChannel final : public BlkChannel, private TimerHandler, private FdH
     }
   }
   void end_of_batch() noexcept override { inner_->end_of_batch(); }
+  void use_memory(const std::shared_ptr<const RegionMap>& map) override { inner_->use_memory(map); }
 
   [[nodiscard]] std::uint32_t in_flight() const noexcept override {
     return inner_->in_flight() + static_cast<std::uint32_t>(delayed_.size() + hung_.size());
@@ -126,12 +131,11 @@ class FaultyChannel final : public BlkChannel, private TimerHandler, private FdH
     dropped.swap(delayed_);
     loop_.cancel_timer(*this);
     for (const Delayed& delayed : dropped) {
+      counters_.add_failure(BlkFailure::cancelled, ECANCELED);
       complete(*delayed.operation, spec::kBlkStatusIoErr);
     }
     inner_->cancel_all();
   }
-
-  [[nodiscard]] const BlkChannelCounters& counters() const noexcept override { return inner_->counters(); }
 
  private:
   struct Delayed {
@@ -203,15 +207,15 @@ void FaultyStoreImpl::release() noexcept {
   }
 }
 
-Result<std::unique_ptr<BlkChannel>> FaultyStoreImpl::open_channel(Loop& loop) {
-  RW_TRY_ASSIGN(std::unique_ptr<BlkChannel> inner, inner_->open_channel(loop));
+Result<std::unique_ptr<BlkChannel>> FaultyStoreImpl::open_channel(Loop& loop, BlkChannelCounters& counters) {
+  RW_TRY_ASSIGN(std::unique_ptr<BlkChannel> inner, inner_->open_channel(loop, counters));
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event) {
     return fail_errno(errno, "eventfd for a fault-injecting disk");
   }
   // Relaxed: only the number counts.
   const std::uint64_t number = opened_.fetch_add(1, std::memory_order_relaxed);
-  auto channel = std::make_unique<FaultyChannel>(*this, loop, std::move(inner), std::move(event), number);
+  auto channel = std::make_unique<FaultyChannel>(*this, loop, counters, std::move(inner), std::move(event), number);
   RW_TRY(channel->open());
   const std::lock_guard lock(mutex_);
   channels_.push_back(channel.get());

@@ -21,13 +21,14 @@ class FaultyStoreTest : public testing::Test {
     auto parsed = parse_blk_faults(faults);
     ASSERT_TRUE(parsed.has_value()) << parsed.error().message;
     store_ = make_faulty_store(std::move(plain->store), *parsed);
-    auto channel = store_->open_channel(*loop_);
+    auto channel = store_->open_channel(*loop_, counters_);
     ASSERT_TRUE(channel.has_value());
     channel_ = std::move(*channel);
   }
 
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<FaultyStore> store_;
+  BlkChannelCounters counters_;
   std::unique_ptr<BlkChannel> channel_;
   GuestBuffer buffer_{4096};
 };

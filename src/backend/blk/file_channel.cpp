@@ -59,6 +59,23 @@ void blame_guest_memory(std::span<const iovec> segments) noexcept {
   }
 }
 
+// `code` 0: nothing was moved, which is the end of the file.
+BlkFailure failure_of(int code) noexcept {
+  switch (code) {
+    case 0:
+      return BlkFailure::end_of_file;
+    case ENOSPC:
+    case EDQUOT:
+      return BlkFailure::no_space;
+    case ECANCELED:
+      return BlkFailure::cancelled;
+    case EFAULT:
+      return BlkFailure::guest_memory;
+    default:
+      return BlkFailure::io;
+  }
+}
+
 bool unsupported(int code) {
   return code == EOPNOTSUPP || code == ENOSYS || code == EINVAL || code == ENODEV;
 }
@@ -104,8 +121,9 @@ PageMemory::~PageMemory() {
   ::munmap(data_, bytes_);
 }
 
-FileChannel::FileChannel(const Options& options)
-    : options_(options),
+FileChannel::FileChannel(const Options& options, BlkChannelCounters& counters)
+    : BlkChannel(counters),
+      options_(options),
       prng_(options.faults.seed),
       slots_(std::make_unique_for_overwrite<Slot[]>(kOperations)),
       bounce_memory_(kBounceBuffers * kBounceBytes),
@@ -185,6 +203,7 @@ void FileChannel::submit(BlkOperation& request) noexcept {
     return finish_request(request, spec::kBlkStatusUnsupported);
   }
   if (options_.read_only && request.request.opcode != BlkOpcode::in) {
+    counters_.add_failure(BlkFailure::io, EROFS);
     return finish_request(request, spec::kBlkStatusIoErr);
   }
   FileOperation* const operation = waiting_.empty() ? acquire_operation() : nullptr;
@@ -355,7 +374,7 @@ FileChannel::Step FileChannel::advance_sync(std::int32_t result) noexcept {
   // What has no way to be synchronised has nothing to lose either.
   const bool good = result >= 0 || unsupported(-result);
   if (!good) {
-    (result == -ECANCELED ? counters_.cancelled : counters_.io_errors).add();
+    counters_.add_failure(failure_of(-result), -result);
   }
   sync_.cancelled = false;
   Fifo<BlkOperation> covered = sync_current_;
@@ -374,26 +393,9 @@ FileChannel::Step FileChannel::advance_sync(std::int32_t result) noexcept {
 }
 
 FileChannel::Step FileChannel::give_up(FileOperation& operation, int code) noexcept {
-  switch (code) {
-    case 0:
-      counters_.end_of_file.add();
-      break;
-    case ENOSPC:
-    case EDQUOT:
-      counters_.no_space.add();
-      break;
-    case ECANCELED:
-      counters_.cancelled.add();
-      break;
-    case EFAULT:
-      counters_.guest_faults.add();
-      if (operation.bounce == nullptr && !operation.holds_discard_slot) {
-        blame_guest_memory({operation.call.segments, operation.call.segment_count});
-      }
-      break;
-    default:
-      counters_.io_errors.add();
-      break;
+  counters_.add_failure(failure_of(code), code);
+  if (code == EFAULT && operation.bounce == nullptr && !operation.holds_discard_slot) {
+    blame_guest_memory({operation.call.segments, operation.call.segment_count});
   }
   finish(operation, spec::kBlkStatusIoErr);
   return Step::finished;
@@ -429,7 +431,7 @@ void FileChannel::join_sync(BlkOperation& request) noexcept {
 
 void FileChannel::cancel_all() noexcept {
   const auto drop = [this](BlkOperation& request) {
-    counters_.cancelled.add();
+    counters_.add_failure(BlkFailure::cancelled, ECANCELED);
     finish_request(request, spec::kBlkStatusIoErr);
   };
   while (BlkOperation* const request = waiting_.pop()) {

@@ -11,8 +11,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "backend/blk/blk_store.hpp"
+#include "backend/blk/fifo.hpp"
 #include "backend/blk/io_threads.hpp"
 #include "base/limits.hpp"
 #include "base/prng.hpp"
@@ -65,42 +67,6 @@ class FileOperation final : public UringOperation, public IoTask {
   std::array<iovec, kWindowSegments> window;  // a part of the request, when its own segments can't be used as they are
 };
 
-template <typename T>
-class Fifo {
- public:
-  [[nodiscard]] bool empty() const { return first_ == nullptr; }
-  void push(T& item) {
-    item.next = nullptr;
-    (last_ == nullptr ? first_ : last_->next) = &item;
-    last_ = &item;
-  }
-  T* pop() {
-    T* const item = first_;
-    if (item != nullptr) {
-      first_ = item->next;
-      last_ = first_ == nullptr ? nullptr : last_;
-      item->next = nullptr;
-    }
-    return item;
-  }
-  bool remove(T& item) {
-    T* before = nullptr;
-    for (T* at = first_; at != nullptr; before = at, at = at->next) {
-      if (at == &item) {
-        (before == nullptr ? first_ : before->next) = item.next;
-        last_ = last_ == &item ? before : last_;
-        item.next = nullptr;
-        return true;
-      }
-    }
-    return false;
-  }
-
- private:
-  T* first_ = nullptr;
-  T* last_ = nullptr;
-};
-
 // For tests: what a kernel may do and hardly ever does. Both are legal results that must be resumed.
 struct FileFaults {
   std::uint32_t short_numerator = 0, short_denominator = 1;  // a transfer is cut to a random prefix
@@ -132,14 +98,19 @@ class FileChannel : public BlkChannel {
     std::uint32_t memory_alignment = 1;
     std::uint32_t offset_alignment = 1;
     FileFaults faults;
+    IoThreads* registering = nullptr;  // io_uring: guest memory is to be registered, with the help of these threads
+    std::string disk{};                // for log lines: the image
   };
 
   static constexpr std::size_t kOperations = limits::kSlotsPerWorker;  // in the kernel at a time
   static constexpr std::size_t kBounceBuffers = 16;
   static constexpr std::size_t kBounceBytes = 64U << 10U;
-  static constexpr std::uint32_t kDiscardsMax = 2;  // in the kernel's worker pool, which other disks share (hard-points 29)
+  static constexpr std::uint32_t kDiscardsMax = 2;  // in the kernel's worker pool, which other disks share: one that hangs
+                                                    // in them must leave threads for the others
 
-  explicit FileChannel(const Options& options);
+  FileChannel(const Options& options, BlkChannelCounters& counters);
+  FileChannel(const FileChannel&) = delete;
+  FileChannel& operator=(const FileChannel&) = delete;
   ~FileChannel() override;
 
   void submit(BlkOperation& operation) noexcept final;
@@ -214,7 +185,7 @@ class FileChannel : public BlkChannel {
   bool zero_range_works_ = true;
 
   // FLUSH: one fsync at a time. It covers what had completed when it started, so a FLUSH that comes while one runs needs the
-  // next one, which all that came meanwhile share (hard-points 12).
+  // next one, which all that came meanwhile share.
   FileOperation sync_;
   bool sync_running_ = false;
   Fifo<BlkOperation> sync_current_;

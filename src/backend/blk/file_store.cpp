@@ -1,6 +1,7 @@
 #include "backend/blk/file_store.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,21 +19,8 @@ struct Choice {
   std::string reason;
 };
 
-const char* name_of(BlkEngine engine) {
-  switch (engine) {
-    case BlkEngine::automatic:
-      return "auto";
-    case BlkEngine::io_uring:
-      return "io_uring";
-    case BlkEngine::threads:
-      return "threads";
-    case BlkEngine::inline_:
-      return "inline";
-  }
-  return "unknown";
-}
-
-// Deterministic: from what the file is and what the kernel answers, never from a measurement (hard-points 28).
+// Deterministic: from what the file is and what the kernel answers. A measurement would choose differently from one start to
+// the next.
 Result<Choice> choose(const ImageFile& image, BlkEngine wanted, bool loop_has_uring) {
   switch (wanted) {
     case BlkEngine::io_uring:
@@ -72,9 +60,9 @@ Result<Choice> choose(const ImageFile& image, BlkEngine wanted, bool loop_has_ur
 
 class FileStore final : public BlkStore {
  public:
-  FileStore(ImageFile image, BlkEngine engine, const FileFaults& faults)
-      : image_(std::move(image)), engine_(engine), faults_(faults) {
-    info_.engine = name_of(engine);
+  FileStore(ImageFile image, BlkEngine engine, bool registered, const FileFaults& faults)
+      : image_(std::move(image)), engine_(engine), registered_(registered), faults_(faults) {
+    info_.engine = to_string(engine);
     info_.block_bytes = image_.block_bytes;
     info_.physical_block_bytes = image_.physical_block_bytes;
     info_.minimum_io_bytes = image_.minimum_io_bytes;
@@ -114,21 +102,23 @@ class FileStore final : public BlkStore {
     return refresh();
   }
 
-  [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& loop) override {
+  [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& loop, BlkChannelCounters& counters) override {
     const FileChannel::Options options{.fd = image_.fd.get(),
                                        .read_only = image_.read_only,
                                        .direct = image_.direct,
                                        .can_punch = image_.can_punch,
                                        .memory_alignment = image_.memory_alignment,
                                        .offset_alignment = image_.offset_alignment,
-                                       .faults = faults_};
+                                       .faults = faults_,
+                                       .registering = registered_ ? &threads_ : nullptr,
+                                       .disk = image_.path};
     switch (engine_) {
       case BlkEngine::io_uring:
-        return make_uring_channel(options, loop);
+        return make_uring_channel(options, loop, counters);
       case BlkEngine::threads:
-        return make_threads_channel(options, threads_, loop);
+        return make_threads_channel(options, threads_, loop, counters);
       default:
-        return make_inline_channel(options);
+        return make_inline_channel(options, loop, counters);
     }
   }
 
@@ -137,6 +127,7 @@ class FileStore final : public BlkStore {
  private:
   const ImageFile image_;
   const BlkEngine engine_;
+  const bool registered_;
   const FileFaults faults_;
   BlkStoreInfo info_;
   IoThreads threads_{IoThreads::Limits{}};  // starts none until a channel needs one
@@ -152,10 +143,22 @@ Result<BlkStoreChoice> make_file_store(const FileStoreOptions& options) {
                                image.notes.empty() ? "" : "; ", size.rest_bytes);
   }
   RW_TRY_ASSIGN(const Choice choice, choose(image, options.engine, options.loop_has_uring));
-  std::string reason = fmt::format("{}: {}{}{}{}", name_of(choice.engine), choice.reason, image.direct ? "; direct I/O" : "",
-                                   image.notes.empty() ? "" : "; ", image.notes);
-  auto store = std::make_unique<FileStore>(std::move(image), choice.engine, options.faults);
+  std::string reason = fmt::format("{}: {}{}{}{}", to_string(choice.engine), choice.reason,
+                                   image.direct ? "; direct I/O" : "", image.notes.empty() ? "" : "; ", image.notes);
+  if (options.registered && choice.engine != BlkEngine::io_uring) {
+    return fail(fmt::format("registered=on for '{}': only engine io_uring has registered memory, and this disk has {}",
+                            image.path, reason));
+  }
+  const std::string path = image.path;
+  auto store = std::make_unique<FileStore>(std::move(image), choice.engine, options.registered, options.faults);
   RW_TRY(store->refresh());
+  if (options.registered) {
+    spdlog::warn(
+        "'{}': registered=on: switch off everything in the VMM that gives guest memory back to the host (balloon, free page "
+        "reporting, virtio-mem): the kernel would go on with the old pages, and the guest's data would be corrupted "
+        "silently",
+        path);
+  }
   return BlkStoreChoice{.store = std::move(store), .reason = std::move(reason)};
 }
 

@@ -15,15 +15,19 @@ struct FileStoreOptions {
   ImageFileOptions image;
   BlkEngine engine = BlkEngine::automatic;
   bool loop_has_uring = true;
+  bool registered = false;
   FileFaults faults;
 };
 
 [[nodiscard]] Result<BlkStoreChoice> make_file_store(const FileStoreOptions& options);
 
-// One per way; `loop` outlives the channel.
-[[nodiscard]] std::unique_ptr<BlkChannel> make_inline_channel(const FileChannel::Options& options);
-[[nodiscard]] Result<std::unique_ptr<BlkChannel>> make_uring_channel(const FileChannel::Options& options, Loop& loop);
+// One per way; `loop` and `counters` outlive the channel.
+[[nodiscard]] std::unique_ptr<BlkChannel> make_inline_channel(const FileChannel::Options& options, Loop& loop,
+                                                              BlkChannelCounters& counters);
+[[nodiscard]] Result<std::unique_ptr<BlkChannel>> make_uring_channel(const FileChannel::Options& options, Loop& loop,
+                                                                     BlkChannelCounters& counters);
 [[nodiscard]] Result<std::unique_ptr<BlkChannel>> make_threads_channel(const FileChannel::Options& options,
-                                                                       IoThreads& threads, Loop& loop);
+                                                                       IoThreads& threads, Loop& loop,
+                                                                       BlkChannelCounters& counters);
 
 }  // namespace ringway

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <linux/fs.h>
 #include <linux/magic.h>
+#include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <charconv>
@@ -247,6 +249,31 @@ Result<> open_file(ImageFile& image, struct stat& file) {
 
 }  // namespace
 
+namespace {
+
+// Whoever gives us an image of another format wants its contents served, not the file; and the guest's first write would
+// ruin it. Only a warning, since what a raw image begins with is up to its guest.
+void warn_of_other_formats(const ImageFile& image) {
+  struct Format {
+    std::string_view name, beginning;
+  };
+  constexpr std::array<Format, 4> kFormats{{{"qcow2", "QFI\xfb"}, {"VMDK", "KDMV"}, {"VHDX", "vhdxfile"}, {"VDI", "<<< "}}};
+  constexpr std::size_t kPage = 4096;
+  alignas(kPage) std::array<char, kPage> first{};
+  const ssize_t bytes = ::pread(image.fd.get(), first.data(), first.size(), 0);
+  const std::string_view beginning(first.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  for (const Format& format : kFormats) {
+    if (beginning.starts_with(format.beginning)) {
+      spdlog::warn(
+          "'{}' looks like a {} image, and is served as a raw one, byte for byte: the guest will see the wrong contents and "
+          "may ruin it. Stop, and convert it with 'qemu-img convert -O raw'",
+          image.path, format.name);
+    }
+  }
+}
+
+}  // namespace
+
 Result<ImageFile> open_image_file(const ImageFileOptions& options) {
   ImageFile image;
   image.path = options.path;
@@ -269,6 +296,7 @@ Result<ImageFile> open_image_file(const ImageFileOptions& options) {
   if (image.discard_granularity_bytes != 0) {
     image.discard_granularity_bytes = std::max<std::uint64_t>(image.discard_granularity_bytes, image.block_bytes);
   }
+  warn_of_other_formats(image);
   image.nowait = probe_nowait(image);
   const bool device = image.block_device;
   image.serial = fmt::format("rw{:x}-{:x}", (device ? file.st_rdev : file.st_dev) & 0xffffffU, device ? 0 : file.st_ino);

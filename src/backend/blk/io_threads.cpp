@@ -39,7 +39,7 @@ bool IoTaskQueue::remove(IoTask& task) {
   return false;
 }
 
-IoThreads::IoThreads(Limits limits) : limits_(limits) {
+IoThreads::IoThreads(Limits limits) : limits_(limits), cpus_known_(::sched_getaffinity(0, sizeof cpus_, &cpus_) == 0) {
   RW_CHECK(limits.slow > 0 && limits.slow < limits.threads);
   threads_.reserve(limits.threads);
 }
@@ -74,6 +74,11 @@ bool IoThreads::start_thread() noexcept {
   bool started = true;
   try {
     threads_.emplace_back([this] { work(); });
+    // From here, so that it moves at once, without a turn on our CPU. It fails if none of those CPUs is allowed any more
+    // (a cpuset was changed); the kernel has chosen some by itself then.
+    if (cpus_known_) {
+      static_cast<void>(::pthread_setaffinity_np(threads_.back().native_handle(), sizeof cpus_, &cpus_));
+    }
     ++idle_;  // on its way; work() counts itself out when it takes a task
   } catch (const std::system_error&) {
     started = false;

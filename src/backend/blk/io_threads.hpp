@@ -1,9 +1,13 @@
 // A bounded pool of threads for system calls that may block: where io_uring can't be used.
 //
 // Threads start as work needs them and stay. Calls that can take very long (fsync, fallocate) are `slow`; only a few of them
-// run at a time, so that a store which hangs in them leaves threads for reads and writes (hard-points 29).
+// run at a time, so that a store which hangs in them leaves threads for reads and writes.
+//
+// A worker starts them, yet they run where the thread that made the pool may run: a worker may be pinned to a CPU, where its
+// threads would wait for it while it spins.
 #pragma once
 
+#include <sched.h>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -45,6 +49,7 @@ class IoThreads {
     unsigned slow = 4;  // fewer than threads
   };
 
+  // Not on a worker's thread, see above.
   explicit IoThreads(Limits limits);
   IoThreads(const IoThreads&) = delete;
   IoThreads& operator=(const IoThreads&) = delete;
@@ -64,7 +69,9 @@ class IoThreads {
   bool start_thread() noexcept;
 
   const Limits limits_;
-  std::mutex mutex_;  // guards all below
+  cpu_set_t cpus_{};         // of all threads,
+  bool cpus_known_ = false;  // unless the machine has more than such a set can tell
+  std::mutex mutex_;         // guards all below
   std::condition_variable work_came_;
   IoTaskQueue quick_;
   IoTaskQueue slow_;

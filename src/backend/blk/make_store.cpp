@@ -35,10 +35,14 @@ Result<BlkStoreChoice> make_plain_store(const BlkStoreOptions& options, const Fi
                                       .block_bytes = options.block_bytes},
                             .engine = options.engine,
                             .loop_has_uring = options.loop_has_uring,
+                            .registered = options.registered,
                             .faults = faults});
   }
   if (options.engine != BlkEngine::automatic) {
     return fail(fmt::format("'{}' has no engine to choose: it is not in a file", options.path));
+  }
+  if (options.registered) {
+    return fail(fmt::format("'{}' makes no use of registered memory: it is not in a file", options.path));
   }
   if (faults.short_numerator != 0 || faults.again_numerator != 0) {
     return fail(fmt::format("faults 'short' and 'eagain' are a file's; '{}' makes no system calls", options.path));
@@ -73,6 +77,20 @@ Result<BlkStoreChoice> make_blk_store(const BlkStoreOptions& options) {
   return choice;
 }
 
+const char* to_string(BlkEngine engine) noexcept {
+  switch (engine) {
+    case BlkEngine::automatic:
+      return "auto";
+    case BlkEngine::io_uring:
+      return "io_uring";
+    case BlkEngine::threads:
+      return "threads";
+    case BlkEngine::inline_:
+      return "inline";
+  }
+  return "unknown";
+}
+
 Result<BlkEngine> parse_blk_engine(std::string_view text) {
   if (text == "auto" || text == "automatic") {
     return BlkEngine::automatic;
@@ -91,8 +109,9 @@ Result<BlkEngine> parse_blk_engine(std::string_view text) {
 
 Result<std::uint64_t> parse_size(std::string_view text) {
   std::uint64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, number);
   const std::string_view unit(rest, end);
   constexpr std::string_view kUnits = "KMGTP";
   const std::size_t power = unit.size() == 1 ? kUnits.find(unit.front() & ~0x20) : std::string_view::npos;

@@ -12,21 +12,25 @@
 namespace ringway {
 
 enum class BlkEngine : std::uint8_t {
-  automatic,  // by probe: io_uring, unless it is forbidden or would punt to kernel threads (hard-points 28)
+  automatic,  // by probe: io_uring, unless it is forbidden or would hand each call to kernel threads
   io_uring,
   threads,
   inline_,  // read and written by the worker itself; only for files in memory (tmpfs, ramfs), where nothing can hang
 };
+// "auto", "io_uring", "threads", "inline".
+[[nodiscard]] const char* to_string(BlkEngine engine) noexcept;
+// Takes those, and "automatic" and "uring".
 [[nodiscard]] Result<BlkEngine> parse_blk_engine(std::string_view text);
 
 struct BlkStoreOptions {
   std::string path{};  // a file or block device; or "ram:<size>", "null:<size>" (sizes as 64M, 10G)
   bool read_only = false;
   bool direct = true;             // O_DIRECT where the file system has it
-  bool create_lock = true;        // take an OFD lock on the image (hard-points 13): exclusive, or shared if read-only
+  bool create_lock = true;        // take an OFD lock on the image: exclusive, or shared if read-only
   std::uint32_t block_bytes = 0;  // 0: from the store
   BlkEngine engine = BlkEngine::automatic;
   bool loop_has_uring = true;  // what the workers' loops are
+  bool registered = false;     // register guest memory with the workers' io_urings (registered_memory.hpp)
   std::string faults{};  // for tests: wraps the store by the fault-injecting decorator (grammar: faulty_store.hpp), e.g.
                          // "short=1/3,eio=1/100,delay=500us,hang@1M"
 };

@@ -37,6 +37,9 @@ TEST(ParseEngine, names) {
   EXPECT_EQ(*parse_blk_engine("threads"), BlkEngine::threads);
   EXPECT_EQ(*parse_blk_engine("inline"), BlkEngine::inline_);
   EXPECT_FALSE(parse_blk_engine("aio").has_value());
+  for (const BlkEngine engine : {BlkEngine::automatic, BlkEngine::io_uring, BlkEngine::threads, BlkEngine::inline_}) {
+    EXPECT_EQ(*parse_blk_engine(to_string(engine)), engine);
+  }
 }
 
 TEST(MakeStore, memory_disks_by_size) {
@@ -128,7 +131,8 @@ TEST(MakeStore, read_only_file_refuses_writes_and_completes_flushes) {
   ASSERT_TRUE(choice.has_value()) << choice.error().message;
   EXPECT_EQ(choice->store->info().discard_granularity_bytes, 0U);
   EXPECT_FALSE(choice->store->info().write_zeroes);
-  auto channel = choice->store->open_channel(**loop);
+  BlkChannelCounters counters;
+  auto channel = choice->store->open_channel(**loop, counters);
   ASSERT_TRUE(channel.has_value());
   test::GuestBuffer buffer(4096);
   test::TestRequest out, flush, in;

@@ -10,6 +10,8 @@ namespace {
 
 class NullChannel final : public BlkChannel {
  public:
+  using BlkChannel::BlkChannel;
+
   void submit(BlkOperation& operation) noexcept override {
     complete(operation, operation.request.opcode == BlkOpcode::get_id ? spec::kBlkStatusUnsupported : spec::kBlkStatusOk);
   }
@@ -41,8 +43,8 @@ class NullStore final : public BlkStore {
     info_.capacity_bytes = bytes;
     return {};
   }
-  [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& /*loop*/) override {
-    return std::make_unique<NullChannel>();
+  [[nodiscard]] Result<std::unique_ptr<BlkChannel>> open_channel(Loop& /*loop*/, BlkChannelCounters& counters) override {
+    return std::make_unique<NullChannel>(counters);
   }
   [[nodiscard]] std::string default_serial() const override { return {}; }  // nothing that lasts
 

@@ -109,7 +109,7 @@ class StoreTest : public testing::TestWithParam<Way> {
     ASSERT_TRUE(choice.has_value()) << choice.error().message;
     store_ = std::move(choice->store);
     reason_ = choice->reason;
-    auto channel = store_->open_channel(*loop_);
+    auto channel = store_->open_channel(*loop_, counters_);
     ASSERT_TRUE(channel.has_value()) << channel.error().message;
     channel_ = std::move(*channel);
   }
@@ -118,6 +118,7 @@ class StoreTest : public testing::TestWithParam<Way> {
     run_until(*loop_, [&] { return channel_->in_flight() == 0; });
   }
 
+  std::uint64_t failures(BlkFailure failure) const { return counters_.failures[static_cast<std::size_t>(failure)].get(); }
   std::uint8_t write(std::uint64_t offset, const GuestBuffer& buffer) {
     TestRequest request;
     return execute(*loop_, *channel_, request.data(BlkOpcode::out, offset, buffer));
@@ -142,6 +143,7 @@ class StoreTest : public testing::TestWithParam<Way> {
   BlkStoreOptions options_;
   std::unique_ptr<BlkStore> store_;
   std::string reason_;
+  BlkChannelCounters counters_;
   std::unique_ptr<BlkChannel> channel_;
 };
 
@@ -242,7 +244,7 @@ TEST_P(StoreTest, a_flush_that_comes_while_one_runs_gets_a_new_one_which_is_shar
     EXPECT_EQ(flush.status(), spec::kBlkStatusOk);
   }
   if (GetParam().engine == BlkEngine::io_uring || GetParam().engine == BlkEngine::threads) {
-    EXPECT_EQ(channel_->counters().syncs.get(), 2U);
+    EXPECT_EQ(counters_.syncs.get(), 2U);
   }
 }
 
@@ -274,8 +276,8 @@ TEST_P(StoreTest, row_15_short_transfers_and_eagain_are_resumed_at_the_right_pla
       ASSERT_EQ(std::memcmp(written.data(), read_back.data(), bytes), 0);
     }
   }
-  EXPECT_GT(channel_->counters().short_transfers.get(), 0U);
-  EXPECT_GT(channel_->counters().retries.get(), 0U);
+  EXPECT_GT(counters_.short_transfers.get(), 0U);
+  EXPECT_GT(counters_.retries.get(), 0U);
 }
 
 TEST_P(StoreTest, row_27_write_zeroes_and_discard_work_or_fall_back) {
@@ -490,6 +492,31 @@ TEST_P(StoreTest, row_28_with_short_transfers) {
   check_model(11, 150);
 }
 
+// A listener that remembers what it is told.
+class ToldFailures final : public BlkFailureListener {
+ public:
+  void on_first_failure(BlkFailure failure, int code) noexcept override { told.emplace_back(failure, code); }
+  std::vector<std::pair<BlkFailure, int>> told;
+};
+
+TEST_P(StoreTest, the_first_failure_of_each_kind_is_told_once_and_counts_outlive_the_channel) {
+  if (!in_file() || GetParam().backing == Backing::loop_4k) {
+    GTEST_SKIP() << "no file that could be shortened";
+  }
+  ToldFailures listener;
+  counters_.listener = &listener;
+  ASSERT_EQ(::truncate(file_.c_str(), 4096), 0);
+  GuestBuffer buffer(4096);
+  TestRequest request;
+  for (int session = 0; session < 2; ++session) {
+    auto channel = store_->open_channel(*loop_, counters_);
+    ASSERT_TRUE(channel.has_value()) << channel.error().message;
+    EXPECT_EQ(execute(*loop_, **channel, request.data(BlkOpcode::in, 65536, buffer)), spec::kBlkStatusIoErr);
+  }
+  EXPECT_EQ(failures(BlkFailure::end_of_file), 2U);
+  EXPECT_EQ(listener.told, (std::vector<std::pair<BlkFailure, int>>{{BlkFailure::end_of_file, 0}}));
+}
+
 TEST_P(StoreTest, guest_memory_that_is_gone_gives_ioerr) {
   if (!in_file()) {
     GTEST_SKIP() << "copies by itself: a SIGBUS, see guest/sigbus.hpp";
@@ -500,7 +527,7 @@ TEST_P(StoreTest, guest_memory_that_is_gone_gives_ioerr) {
     TestRequest request;
     EXPECT_EQ(execute(*loop_, *channel_, request.data(opcode, 0, std::vector<iovec>{{gone, 4096}})), spec::kBlkStatusIoErr);
   }
-  EXPECT_EQ(channel_->counters().guest_faults.get(), 2U);
+  EXPECT_EQ(failures(BlkFailure::guest_memory), 2U);
   ::munmap(gone, 8192);
 }
 
@@ -512,7 +539,7 @@ TEST_P(StoreTest, reading_beyond_a_file_that_was_shortened_gives_ioerr) {
   GuestBuffer buffer(8192);
   EXPECT_EQ(read(0, buffer), spec::kBlkStatusIoErr);
   EXPECT_EQ(read(65536, buffer), spec::kBlkStatusIoErr);
-  EXPECT_EQ(channel_->counters().end_of_file.get(), 2U);
+  EXPECT_EQ(failures(BlkFailure::end_of_file), 2U);
   ASSERT_TRUE(store_->refresh().has_value());
   EXPECT_EQ(store_->info().capacity_bytes, (4096U + 100) / block() * block());
 }

@@ -15,8 +15,8 @@ namespace {
 
 class ThreadsChannel final : public FileChannel, private FdHandler {
  public:
-  ThreadsChannel(const Options& options, IoThreads& threads, Loop& loop)
-      : FileChannel(options), threads_(threads), loop_(loop) {}
+  ThreadsChannel(const Options& options, IoThreads& threads, Loop& loop, BlkChannelCounters& counters)
+      : FileChannel(options, counters), threads_(threads), loop_(loop) {}
   ThreadsChannel(const ThreadsChannel&) = delete;
   ThreadsChannel& operator=(const ThreadsChannel&) = delete;
   ~ThreadsChannel() override {
@@ -105,9 +105,9 @@ class ThreadsChannel final : public FileChannel, private FdHandler {
 
 }  // namespace
 
-Result<std::unique_ptr<BlkChannel>> make_threads_channel(const FileChannel::Options& options, IoThreads& threads,
-                                                         Loop& loop) {
-  auto channel = std::make_unique<ThreadsChannel>(options, threads, loop);
+Result<std::unique_ptr<BlkChannel>> make_threads_channel(const FileChannel::Options& options, IoThreads& threads, Loop& loop,
+                                                         BlkChannelCounters& counters) {
+  auto channel = std::make_unique<ThreadsChannel>(options, threads, loop, counters);
   RW_TRY(channel->open());
   return channel;
 }

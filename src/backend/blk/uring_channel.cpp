@@ -2,9 +2,12 @@
 #include <liburing.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "backend/blk/file_store.hpp"
+#include "backend/blk/registered_memory.hpp"
 #include "loop/clock.hpp"
+#include "loop/io_uring_compat.hpp"
 #include "loop/uring_engine.hpp"
 
 namespace ringway {
@@ -12,8 +15,11 @@ namespace {
 
 class UringChannel final : public FileChannel, private TimerHandler {
  public:
-  UringChannel(const Options& options, Loop& loop, UringEngine& engine)
-      : FileChannel(options), loop_(loop), engine_(engine), target_fd_(options.fd) {
+  UringChannel(const Options& options, Loop& loop, BlkChannelCounters& counters, UringEngine& engine)
+      : FileChannel(options, counters), loop_(loop), engine_(engine), target_fd_(options.fd) {
+    if (options.registering != nullptr) {
+      memory_.emplace(loop, engine, *options.registering, options.disk);
+    }
     // A registered file saves a reference count per request; without a free slot the plain fd does.
     if (const Result<int> slot = engine_.register_file(options.fd)) {
       target_fd_ = *slot;
@@ -30,6 +36,11 @@ class UringChannel final : public FileChannel, private TimerHandler {
   }
 
   void end_of_batch() noexcept override { submit_held_back(); }
+  void use_memory(const std::shared_ptr<const RegionMap>& map) override {
+    if (memory_) {
+      memory_->use(map);
+    }
+  }
 
  private:
   static constexpr Duration kRetryAfter = Duration::milliseconds(1);
@@ -49,6 +60,10 @@ class UringChannel final : public FileChannel, private TimerHandler {
       return false;
     }
     const FileCall& call = operation.call;
+    if (RW_UNLIKELY(memory_.has_value()) && prepare_fixed(*sqe, call)) {
+      use_registered_file(*sqe);
+      return true;
+    }
     switch (call.kind) {
       case FileCall::Kind::read:
         if (call.segment_count == 1) {
@@ -72,9 +87,40 @@ class UringChannel final : public FileChannel, private TimerHandler {
         io_uring_prep_fallocate(sqe, target_fd_, call.mode, static_cast<off_t>(call.offset), static_cast<off_t>(call.bytes));
         break;
     }
+    use_registered_file(*sqe);
+    return true;
+  }
+
+  void use_registered_file(io_uring_sqe& sqe) const noexcept {
     if (registered_) {
-      sqe->flags |= IOSQE_FIXED_FILE;
+      sqe.flags |= IOSQE_FIXED_FILE;
     }
+  }
+
+  // A transfer from or to registered memory. False, and nothing prepared, if it is none.
+  [[nodiscard]] bool prepare_fixed(io_uring_sqe& sqe, const FileCall& call) noexcept {
+    const bool read = call.kind == FileCall::Kind::read;
+    if (!read && call.kind != FileCall::Kind::write) {
+      return false;
+    }
+    const bool vector = call.segment_count != 1;
+    if (vector && !engine_.has_vectored_fixed()) {
+      return false;
+    }
+    const int slot = memory_->find({call.segments, call.segment_count});
+    if (slot == RegisteredMemory::kNone) {
+      return false;
+    }
+    if (vector) {
+      io_uring_prep_rw(read ? uring::kOpReadvFixed : uring::kOpWritevFixed, &sqe, target_fd_, call.segments,
+                       call.segment_count, call.offset);
+    } else {
+      io_uring_prep_rw(read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED, &sqe, target_fd_, call.segments->iov_base,
+                       length_of(*call.segments), call.offset);
+    }
+    counters_.registered.add();
+    sqe.buf_index = static_cast<std::uint16_t>(slot);
+    sqe.rw_flags = call.durable ? RWF_DSYNC : 0;
     return true;
   }
 
@@ -108,17 +154,19 @@ class UringChannel final : public FileChannel, private TimerHandler {
   UringEngine& engine_;
   int target_fd_;  // a slot of the registered files, or the fd
   bool registered_ = false;
+  std::optional<RegisteredMemory> memory_;
   Fifo<FileOperation> held_back_;  // while the ring takes no more
 };
 
 }  // namespace
 
-Result<std::unique_ptr<BlkChannel>> make_uring_channel(const FileChannel::Options& options, Loop& loop) {
+Result<std::unique_ptr<BlkChannel>> make_uring_channel(const FileChannel::Options& options, Loop& loop,
+                                                       BlkChannelCounters& counters) {
   UringEngine* const engine = loop.uring();
   if (engine == nullptr) {
     return fail("engine io_uring: this worker's loop has no io_uring; use engine=threads, or let the loops use io_uring");
   }
-  return std::make_unique<UringChannel>(options, loop, *engine);
+  return std::make_unique<UringChannel>(options, loop, counters, *engine);
 }
 
 }  // namespace ringway

@@ -1,0 +1,364 @@
+// Queues without threads: pumped by the test, over the simulated loop and the null store. What needs workers, sessions and
+// real stores is tested in worker/, control/ and tests/conformance.
+#include "device/blk_queue.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "backend/blk/null_store.hpp"
+#include "backend/blk/ram_store.hpp"
+#include "device/test_guest.hpp"
+#include "device/worker_context.hpp"
+#include "guest/access.hpp"
+#include "loop/simulated_loop.hpp"
+
+namespace ringway::testing {
+namespace {
+
+constexpr std::uint32_t kRingSize = 256;
+constexpr std::uint64_t kDiskBytes = 1U << 30U;
+
+// A guest with one split ring, written by hand (what a hostile driver makes is no work for a decent one), and its queue.
+class Ring {
+ public:
+  Ring(WorkerContext& context, BlkChannel& channel, BlkSlotShare& slots, std::uint64_t memory_bytes)
+      : guest_({{.address = 0, .bytes = memory_bytes}}),
+        context_(context),
+        queue_({.serial = &serial_, .latency = &latency_, .slots = &slots, .stop_deadline = Duration::seconds(1)}) {
+    const RingAreaBytes areas = ring_area_bytes(kRingSize, false);
+    descriptors_ = guest_.take(areas.descriptor);
+    avail_ = guest_.take(areas.driver);
+    used_ = guest_.take(areas.device);
+    vhost_user::RingStart start;
+    start.size = kRingSize;
+    start.addresses = {
+        .descriptor_area = Guest::user(descriptors_), .driver_area = Guest::user(avail_), .device_area = Guest::user(used_)};
+    start.features.indirect = start.features.event_index = true;
+    start.enabled = true;
+    const BlkRequestLimits limits{.capacity_bytes = kDiskBytes, .block_bytes = spec::kSectorBytes};
+    RW_CHECK(queue_.start(context, channel, std::move(start), guest_.map(), nullptr, limits).has_value());
+  }
+  ~Ring() {
+    queue_.detach([](const Result<>& /*never fails*/) {});
+  }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // An indirect table that reads `entries - 2` times as many bytes into one buffer.
+  [[nodiscard]] GuestAddress read_table(std::uint32_t entries, std::uint32_t bytes = spec::kSectorBytes) {
+    const GuestAddress table = guest_.take(std::uint64_t{entries} * sizeof(spec::Descriptor));
+    const GuestAddress header = guest_.take(sizeof(spec::BlkRequestHeader) + 1);
+    const GuestAddress data = guest_.take(bytes);
+    for (std::uint32_t i = 0; i < entries; ++i) {
+      spec::Descriptor descriptor{.address = data.value,
+                                  .length = bytes,
+                                  .flags = spec::kDescNext | spec::kDescWrite,
+                                  .next = static_cast<std::uint16_t>(i + 1)};
+      if (i == 0) {
+        descriptor = {
+            .address = header.value, .length = sizeof(spec::BlkRequestHeader), .flags = spec::kDescNext, .next = 1};
+      } else if (i + 1 == entries) {
+        descriptor.address = header.value + sizeof(spec::BlkRequestHeader);
+        descriptor.length = 1;
+        descriptor.flags = spec::kDescWrite;
+      }
+      guest_.put(table, std::uint64_t{i} * sizeof descriptor, descriptor);
+    }
+    return table;
+  }
+  // An indirect table in which nothing has any bytes.
+  [[nodiscard]] GuestAddress empty_table(std::uint32_t entries) {
+    const GuestAddress table = read_table(entries);
+    for (std::uint32_t i = 0; i < entries; ++i) {
+      guest_.put(table, std::uint64_t{i} * sizeof(spec::Descriptor) + offsetof(spec::Descriptor, length), std::uint32_t{0});
+    }
+    return table;
+  }
+  // Makes the chain of that table available `count` times.
+  void submit(GuestAddress table, std::uint32_t entries, std::uint32_t count = 1) {
+    for (; count > 0; --count, ++submitted_) {
+      const auto head = static_cast<std::uint16_t>(submitted_ % kRingSize);
+      guest_.put(descriptors_, head * sizeof(spec::Descriptor),
+                 spec::Descriptor{.address = table.value,
+                                  .length = static_cast<std::uint32_t>(entries * sizeof(spec::Descriptor)),
+                                  .flags = spec::kDescIndirect,
+                                  .next = 0});
+      guest_.put(avail_, 4 + head * sizeof(std::uint16_t), head);
+    }
+    guest::store_release(guest_.host(avail_) + 2, static_cast<std::uint16_t>(submitted_));
+  }
+  [[nodiscard]] Queue::Pumped turn() {
+    const Queue::Pumped pumped = queue_.pump(context_);
+    queue_.publish();
+    return pumped;
+  }
+  [[nodiscard]] std::uint16_t used() const { return guest::load_acquire<std::uint16_t>(guest_.host(used_) + 2); }
+  [[nodiscard]] const BlkQueueCounters& counters() const { return queue_.counters(); }
+  [[nodiscard]] std::uint64_t reads() const { return counters().requests[static_cast<std::size_t>(BlkOpcode::in)].get(); }
+  [[nodiscard]] std::uint32_t submitted() const { return submitted_; }
+  void kick() { queue_.kick(); }
+
+ private:
+  Guest guest_;
+  WorkerContext& context_;
+  GuestAddress descriptors_, avail_, used_;
+  const std::string serial_ = "test";
+  BlkLatency latency_;
+  BlkQueue queue_;
+  std::uint32_t submitted_ = 0;
+};
+
+// What a disk has on one worker: a channel and a share of the slots.
+struct Share {
+  Share(WorkerContext& worker, std::unique_ptr<BlkStore> its_store) : context(worker), store(std::move(its_store)) {
+    channel = *store->open_channel(context.loop, counters);
+    RW_CHECK(context.slots.admit());
+  }
+  ~Share() {
+    channel.reset();
+    context.slots.dismiss(slots);
+  }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+
+  WorkerContext& context;
+  BlkChannelCounters counters;
+  std::unique_ptr<BlkStore> store;
+  std::unique_ptr<BlkChannel> channel;
+  BlkSlotShare slots;
+};
+
+// A disk of one queue.
+class Disk : private Share, public Ring {
+ public:
+  Disk(WorkerContext& worker, std::uint64_t memory_bytes,
+       std::unique_ptr<BlkStore> its_store = make_null_store({.capacity_bytes = kDiskBytes}))
+      : Share(worker, std::move(its_store)), Ring(worker, *channel, slots, memory_bytes) {}
+  using Ring::counters;
+};
+
+// A slow disk: it holds what it is given, and completes the oldest ones when the test says so.
+class HeldChannel final : public BlkChannel {
+ public:
+  using BlkChannel::BlkChannel;
+  void submit(BlkOperation& operation) noexcept override { held_.push_back(&operation); }
+  [[nodiscard]] std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(held_.size()); }
+  void cancel_all() noexcept override {}
+  void finish(std::size_t count) {
+    for (; count > 0 && !held_.empty(); --count) {
+      BlkOperation* const oldest = held_.front();
+      held_.pop_front();
+      complete(*oldest, spec::kBlkStatusOk);
+    }
+  }
+
+ private:
+  std::deque<BlkOperation*> held_;
+};
+
+class BlkQueueTurn : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kLongest = limits::kRingSizeMax;  // descriptors of one indirect table
+
+  SimulatedLoop loop_;
+  SameThread executor_;
+  WorkerContext context_{0, loop_, executor_};
+};
+
+TEST_F(BlkQueueTurn, TakesSoManyOrdinaryRequests) {
+  Disk disk(context_, 1U << 20U);
+  const GuestAddress table = disk.read_table(3);
+  disk.submit(table, 3, 200);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::budget);
+  // 13 for each request, 1 for the descriptor in the ring and 3 for those of the table.
+  EXPECT_EQ(disk.used(), limits::kPumpBudget / 17 + 1);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  EXPECT_EQ(disk.used(), 200U);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::nothing);
+  // What wasn't used is not saved up.
+  disk.submit(table, 3, 256);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::budget);
+  EXPECT_EQ(disk.used() - 200, limits::kPumpBudget / 17 + 1);
+}
+
+// A guest sends the longest chains that there are, as many as its ring holds. Its neighbour has one request a turn, and
+// waits for no more than one of those chains; over some turns each of them counts as what it is.
+TEST_F(BlkQueueTurn, LongestChainsDelayANeighbourByOneOfThem) {
+  Disk hostile(context_, 2U << 20U);
+  Disk neighbour(context_, 1U << 20U);
+  const GuestAddress longest = hostile.read_table(kLongest);
+  const GuestAddress ordinary = neighbour.read_table(3);
+  hostile.submit(longest, kLongest, kRingSize);
+  constexpr std::uint32_t kTurns = 64;
+  std::uint32_t at_once = 0;
+  for (std::uint16_t turn = 1; turn <= kTurns; ++turn) {
+    const std::uint16_t before = hostile.used();
+    ASSERT_EQ(hostile.turn(), Queue::Pumped::budget);  // there is more: it stays active
+    at_once = std::max<std::uint32_t>(at_once, hostile.used() - before);
+    neighbour.submit(ordinary, 3);
+    static_cast<void>(neighbour.turn());
+    ASSERT_EQ(neighbour.used(), turn);
+  }
+  EXPECT_EQ(at_once, 1U);
+  // The budget of those turns, and one overdraft.
+  const std::uint64_t served = std::uint64_t{hostile.used()} * kLongest;
+  EXPECT_LE(served, std::uint64_t{kTurns} * limits::kPumpBudget + kLongest);
+  EXPECT_GE(served, std::uint64_t{kTurns} * limits::kPumpBudget - kLongest);
+  // They were real requests, not refused ones.
+  EXPECT_EQ(hostile.reads(), hostile.used());
+}
+
+// Descriptors count that were read, not segments that came of them.
+TEST_F(BlkQueueTurn, EmptyDescriptorsCountAsWell) {
+  Disk hostile(context_, 2U << 20U);
+  const GuestAddress table = hostile.empty_table(kLongest);
+  hostile.submit(table, kLongest, kRingSize);
+  EXPECT_EQ(hostile.turn(), Queue::Pumped::budget);
+  EXPECT_EQ(hostile.used(), 1U);
+  EXPECT_EQ(hostile.turn(), Queue::Pumped::budget);
+  EXPECT_EQ(hostile.used(), 1U);
+}
+
+// Where the worker copies by itself, bytes count too.
+TEST_F(BlkQueueTurn, CopiedBytesShortenATurn) {
+  Disk disk(context_, 1U << 20U, *make_ram_store({.capacity_bytes = kDiskBytes}));
+  constexpr std::uint32_t kBytes = 128U << 10U;
+  constexpr auto kCost = static_cast<std::int32_t>(kBytes / limits::kPumpBytesPerUnit) + 17;
+  disk.submit(disk.read_table(3, kBytes), 3, 200);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::budget);
+  EXPECT_EQ(disk.used(), limits::kPumpBudget / kCost + 1);
+}
+
+// A guest asks a disk in memory for as much as a request may ask for, several times over. Its neighbours, on another disk
+// and on the same one, wait for one slice in each turn and no more.
+TEST_F(BlkQueueTurn, HugeCopiesDelayNeighboursByOneSlice) {
+  constexpr std::uint32_t kHuge = 4;  // requests
+  constexpr std::uint32_t kSlices = 24;
+  Share disk(context_, *make_ram_store({.capacity_bytes = kDiskBytes}));
+  Ring hostile(context_, *disk.channel, disk.slots, 2U << 20U);
+  Ring beside(context_, *disk.channel, disk.slots, 1U << 20U);
+  Disk neighbour(context_, 1U << 20U, *make_ram_store({.capacity_bytes = kDiskBytes}));
+  hostile.submit(hostile.read_table(kSlices + 2, limits::kCopySliceBytes), kSlices + 2, kHuge);
+  const GuestAddress beside_read = beside.read_table(3);
+  const GuestAddress neighbour_read = neighbour.read_table(3);
+  EXPECT_EQ(hostile.turn(), Queue::Pumped::some);
+  for (std::uint16_t slice = 0; slice < kHuge * kSlices; ++slice) {
+    ASSERT_EQ(hostile.used(), slice / kSlices);
+    ASSERT_EQ(disk.channel->in_flight(), kHuge - slice / kSlices);
+    beside.submit(beside_read, 3);
+    static_cast<void>(beside.turn());
+    ASSERT_EQ(beside.used(), slice + 1);
+    neighbour.submit(neighbour_read, 3);
+    static_cast<void>(neighbour.turn());
+    ASSERT_EQ(neighbour.used(), slice + 1);
+    EXPECT_EQ(loop_.poll(loop_.now()), 1U);
+    static_cast<void>(hostile.turn());
+  }
+  EXPECT_EQ(hostile.used(), kHuge);
+  EXPECT_EQ(hostile.reads(), kHuge);
+  EXPECT_EQ(loop_.poll(loop_.now()), 0U) << "nothing is left to do";
+}
+
+// Queues that hold more requests than one disk is given slots: each gets its part, whoever came first.
+class BlkQueueShare : public BlkQueueTurn, public ::testing::WithParamInterface<std::uint32_t> {
+ protected:
+  static constexpr std::size_t kQueues = 8;
+  static constexpr std::uint32_t kDepth = 128;
+
+  BlkQueueShare() {
+    RW_CHECK(context_.slots.admit());
+    for (std::size_t i = 0; i < kQueues; ++i) {
+      rings_.push_back(std::make_unique<Ring>(context_, channel_, slots_, 1U << 20U));
+      tables_.push_back(rings_.back()->read_table(3));
+    }
+  }
+  ~BlkQueueShare() override {
+    rings_.clear();
+    context_.slots.dismiss(slots_);
+  }
+
+  // As a worker does it; the disk finishes as many as the test's parameter says.
+  void turn() {
+    context_.wake_starved();
+    static_cast<void>(context_.pump_active());
+    context_.publish_finished();
+    channel_.finish(GetParam());
+  }
+  void fill(std::size_t which) {
+    Ring& ring = *rings_[which];
+    const auto outstanding = static_cast<std::uint16_t>(ring.submitted() - ring.used());
+    if (outstanding < kDepth) {
+      ring.submit(tables_[which], 3, kDepth - outstanding);
+      ring.kick();
+    }
+  }
+
+  BlkSlotShare slots_;
+  BlkChannelCounters channel_counters_;
+  HeldChannel channel_{channel_counters_};
+  std::vector<std::unique_ptr<Ring>> rings_;
+  std::vector<GuestAddress> tables_;
+};
+
+TEST_P(BlkQueueShare, SaturatedQueuesAreServedAlike) {
+  constexpr std::uint64_t kRequests = 32'000;
+  std::uint64_t all = 0;
+  while (all < kRequests) {
+    all = 0;
+    for (std::size_t i = 0; i < kQueues; ++i) {
+      fill(i);
+      all += rings_[i]->reads();
+    }
+    turn();
+  }
+  ASSERT_TRUE(kQueues * kDepth > slots_.held) << "there was nothing to compete for";
+  const std::uint64_t mean = all / kQueues;
+  for (const auto& ring : rings_) {
+    EXPECT_GE(ring->reads(), mean * 3 / 4);
+    EXPECT_LE(ring->reads(), mean * 5 / 4);
+  }
+  // Nobody is forgotten when it becomes quiet: kicks are over, so who waits must be woken.
+  for (std::uint32_t turns = 0; turns < kQueues * kDepth + 16; ++turns) {
+    turn();
+  }
+  context_.publish_finished();
+  for (const auto& ring : rings_) {
+    EXPECT_EQ(ring->reads(), ring->submitted());
+  }
+  EXPECT_TRUE(context_.starved.empty());
+}
+
+// A queue that asks for little among such ones waits for a turn of its own, not for the end of the load.
+TEST_P(BlkQueueShare, ModestQueueAmongGreedyOnes) {
+  Ring& modest = *rings_.back();
+  std::uint32_t waited = 0;
+  std::uint32_t longest = 0;
+  for (std::uint32_t turns = 0; turns < 4'000; ++turns) {
+    for (std::size_t i = 0; i + 1 < kQueues; ++i) {
+      fill(i);
+    }
+    if (modest.reads() == modest.submitted()) {
+      modest.submit(tables_.back(), 3);
+      modest.kick();
+      waited = 0;
+    }
+    turn();
+    longest = std::max(longest, ++waited);
+  }
+  // One round of those that wait already, then all that the disk held before it.
+  EXPECT_LE(longest, (kQueues + slots_.held) / GetParam() + kQueues + 2);
+  channel_.finish(kQueues * kDepth);
+  for (std::uint32_t turns = 0; turns < kQueues * kDepth + 16; ++turns) {
+    turn();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(FinishedPerTurn, BlkQueueShare, ::testing::Values(1U, 7U, 200U));
+
+}  // namespace
+}  // namespace ringway::testing
