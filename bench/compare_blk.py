@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Compares block back-ends side by side: Ringway, qemu-storage-daemon, and (for the disk) bare io_uring through fio.
+"""Compares block back-ends side by side: Ringway, qemu-storage-daemon, and (for the disk) bare io_uring through fio; by
+hand also SPDK's vhost.
 
 Needs python3 (its standard library only), qemu-storage-daemon (Debian: qemu-system-common), taskset, and fio for the
 disk's baseline.
 
     bench/compare_blk.py --ringway build/release/ringway [--stores null,tmpfs,disk] [--rounds 5] [--seconds 2]
                          [--json out.json]
+
+SPDK is in no Debian package, so no gate needs it: build its `vhost` program, set /proc/sys/vm/nr_hugepages to 400, mount
+hugetlbfs on /dev/hugepages, and give `--backends ringway,qemu,spdk --spdk PATH`. It takes only memory of huge pages, so the
+driver then shares such memory with all of them.
 
 What it does. The back-ends of one store are started together, each bound to --backend-cpu, and are measured in turn
 within each round, so that a change of the machine's mood falls on all of them; while one is measured the others are stopped
@@ -109,12 +114,37 @@ def start_qemu(arguments, store, image, directory):
     return Backend("qemu", command, path, arguments.backend_cpu)
 
 
+def start_spdk(arguments, store, image, directory):
+    path = os.path.join(directory, f"spdk-{store}.sock")
+    if store == "null":
+        bdev = {"method": "bdev_null_create", "params": {"name": "disk", "num_blocks": NULL_BYTES // 512, "block_size": 512}}
+    else:
+        # Files on tmpfs go through kernel workers with io_uring, which then fight for the polling core: AIO is its better engine.
+        engine = "aio" if store == "tmpfs" else "uring"
+        bdev = {"method": f"bdev_{engine}_create", "params": {"name": "disk", "filename": image, "block_size": 512}}
+    mask = hex(1 << arguments.backend_cpu)
+    controller = {"ctrlr": os.path.basename(path), "dev_name": "disk", "cpumask": mask}
+    config = os.path.join(directory, f"spdk-{store}.json")
+    with open(config, "w", encoding="utf-8") as out:
+        json.dump({"subsystems": [
+            {"subsystem": "bdev", "config": [bdev]},
+            {"subsystem": "vhost_blk", "config": [{"method": "vhost_create_blk_controller", "params": controller}]},
+        ]}, out)
+    command = [
+        arguments.spdk, "-m", mask, "-s", "256", "-S", directory, "-r", os.path.join(directory, f"spdk-{store}.rpc"), "-c", config,
+    ]
+    return Backend("spdk", command, path, arguments.backend_cpu)
+
+
 def start_ringway(arguments, store, image, directory):
     path = os.path.join(directory, f"ringway-{store}.sock")
     values = {"socket": path, "image": image or "", "bytes": NULL_BYTES, "cpu": arguments.backend_cpu}
     template = arguments.serve_null if store == "null" else arguments.serve_file
     command = shlex.split(arguments.ringway) + shlex.split(template.format(**values))
     return Backend("ringway", command, path, arguments.backend_cpu)
+
+
+START = {"ringway": start_ringway, "qemu": start_qemu, "spdk": start_spdk}
 
 
 def run_json(command):
@@ -128,7 +158,7 @@ def run_json(command):
 def measure_backend(arguments, backend, driver, depth):
     values = {
         "socket": backend.socket_path, "depth": depth, "milliseconds": round(arguments.seconds * 1000), "cpu": arguments.driver_cpu,
-        "wait": "sleep" if driver == "sleeping" else "poll",
+        "wait": "sleep" if driver == "sleeping" else "poll", "pages": arguments.pages,
     }
     command = ["taskset", "-c", str(arguments.driver_cpu)] + shlex.split(arguments.bench_driver or arguments.ringway)
     backend.resume()
@@ -202,7 +232,7 @@ def compare_store(arguments, store, directory, results, probes):
         if image:
             make_image(image)
         for name in arguments.backends.split(","):
-            backends.append((start_ringway if name == "ringway" else start_qemu)(arguments, store, image, directory))
+            backends.append(START[name](arguments, store, image, directory))
         with_fio = store == "disk" and shutil.which("fio") is not None
         if store == "disk" and not with_fio:
             print("note: fio isn't installed; the disk has no bare io_uring baseline", file=sys.stderr)
@@ -249,7 +279,7 @@ def report(results, probes):
             row["backends"][name] = entry
             cost = f"{entry['backend_ns_median']:.0f} ns of CPU a request" if entry["backend_ns_median"] else "CPU unknown"
             print(f"  {name:<8} {middle:>12,.0f} IOPS  spread {spread:4.0%}  p99 {entry['p99_us_median']:.1f} us  {cost}")
-        for peer in ("qemu", "fio"):
+        for peer in ("qemu", "spdk", "fio"):
             if "ringway" not in by_name or peer not in by_name:
                 continue
             pairs = zip(by_name["ringway"], by_name[peer])
@@ -273,7 +303,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ringway", default="build/release/ringway", help="the program (with leading arguments, if any)")
     parser.add_argument("--bench-driver", help="another build of the program to drive and probe with; default: --ringway's")
-    parser.add_argument("--backends", default="ringway,qemu", help="which to measure: ringway, qemu")
+    parser.add_argument("--backends", default="ringway,qemu", help="which to measure: ringway, qemu, spdk")
     parser.add_argument("--stores", default="null,tmpfs,disk", help="which stores: null, tmpfs, disk")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2, help="of each measurement")
@@ -282,6 +312,8 @@ def parse_arguments():
     parser.add_argument("--tmpfs", default="/dev/shm", help="a directory on tmpfs")
     parser.add_argument("--disk", default="/var/tmp", help="a directory on the disk, with direct I/O")
     parser.add_argument("--qemu", default="qemu-storage-daemon")
+    parser.add_argument("--spdk", default="vhost", help="SPDK's vhost program")
+    parser.add_argument("--pages", help="of the memory that the driver shares: 4K, transparent, 2M; default: 4K, with SPDK 2M")
     parser.add_argument("--json", help="where to write all of it, machine-readable")
     parser.add_argument("--serve-null",
                         default="serve --api off --poll always --cpus {cpu} --disk path=null:{bytes},socket={socket}",
@@ -290,11 +322,16 @@ def parse_arguments():
                         default="serve --api off --poll always --cpus {cpu} --disk path={image},socket={socket}",
                         help="Ringway's arguments for serving a file")
     parser.add_argument("--bench",
-                        default="bench blk --socket {socket} --depth {depth} --time {milliseconds}ms --wait {wait} --cpus {cpu} --json",
+                        default="bench blk --socket {socket} --depth {depth} --time {milliseconds}ms --wait {wait} --pages {pages} --cpus {cpu} --json",
                         help="Ringway's arguments for driving")
     parser.add_argument("--probe", default="bench cacheline --cpus {first},{second} --json",
                         help="Ringway's arguments for the cache-line probe")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.backends.split(",") if name not in START]
+    if unknown:
+        parser.error(f"no back-end named {unknown[0]}; there are {', '.join(START)}")
+    arguments.pages = arguments.pages or ("2M" if "spdk" in arguments.backends.split(",") else "4K")
+    return arguments
 
 
 def main():
