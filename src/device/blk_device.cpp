@@ -37,6 +37,7 @@ struct BlkDevice::PerWorker final : BlkFailureListener {
   explicit PerWorker(BlkDevice& of) : device(of) { counters.listener = this; }
   PerWorker(const PerWorker&) = delete;
   PerWorker& operator=(const PerWorker&) = delete;
+  ~PerWorker() override = default;
 
   // Once for each kind, so not on the path of requests. A worker doesn't log itself: the log may block.
   void on_first_failure(BlkFailure failure, int code) noexcept override {

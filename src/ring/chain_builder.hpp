@@ -69,8 +69,9 @@ class ChainBuilder {
       set_fault(ChainFault::readable_after_writable);
       return;
     }
-    std::byte* host = nullptr;
-    if (RW_LIKELY(count_ < room_ && (host = map_.contiguous(GuestAddress{address}, bytes, near_, hint_)) != nullptr)) {
+    std::byte* const host =
+        RW_LIKELY(count_ < room_) ? map_.contiguous(GuestAddress{address}, bytes, near_, hint_) : nullptr;
+    if (RW_LIKELY(host != nullptr)) {
       segments_[count_] = iovec{host, bytes};
       ++count_;
     } else if (!add_slowly(address, bytes)) {

@@ -57,11 +57,13 @@ inline constexpr std::size_t kBlkFailures = 5;
 // Who is told of the first failure of each kind, since the counters don't keep the errno.
 class BlkFailureListener {
  public:
+  BlkFailureListener() = default;
+  BlkFailureListener(const BlkFailureListener&) = delete;
+  BlkFailureListener& operator=(const BlkFailureListener&) = delete;
+  virtual ~BlkFailureListener() = default;
+
   // On the worker's thread, before the request's completion. `code` is the errno; 0 for end_of_file.
   virtual void on_first_failure(BlkFailure failure, int code) noexcept = 0;
-
- protected:
-  ~BlkFailureListener() = default;
 };
 
 // What the channels of one disk on one worker went through, one after the other: it outlives them. Written by the worker,
