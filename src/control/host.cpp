@@ -135,6 +135,14 @@ class Host::Daemon {
   [[nodiscard]] bool ending() const { return ending_; }
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] bool abandoned() const { return ended_ && end_ != HostEnd::clean; }
+  // Nobody will join the threads that hang with their images.
+  void detach_helpers() {
+    for (const auto& entry : disks_) {
+      if (entry.second->helper.joinable()) {
+        entry.second->helper.detach();
+      }
+    }
+  }
 
  private:
   struct Disk {
@@ -715,6 +723,7 @@ Host::~Host() {
   if (daemon_->abandoned()) {
     // Kept reachable, so that a leak checker can tell it from a leak.
     static auto* const abandoned = new std::vector<Daemon*>;
+    daemon_->detach_helpers();
     abandoned->push_back(daemon_.release());
   }
 }
