@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -185,7 +186,10 @@ void SocketEndpoint::find_front_end() {
     return;
   }
   if (session_ != nullptr) {
-    if (listener_ && !std::exchange(told_of_waiting_, true)) {
+    // Called without need as well (a timer, a late event of the front-end that is being served), so the backlog decides.
+    pollfd backlog{.fd = listener_.get(), .events = POLLIN, .revents = 0};
+    if (listener_ && !told_of_waiting_ && ::poll(&backlog, 1, 0) == 1) {
+      told_of_waiting_ = true;
       spdlog::info("{}: {}: another front-end has connected and waits: a socket serves one at a time", device_.name(),
                    place());
     }
