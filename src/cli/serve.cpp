@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/limits.hpp"
 #include "cli/commands.hpp"
 #include "control/api_socket.hpp"
 #include "control/config.hpp"
@@ -147,7 +148,7 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->add_option("--config,-c", arguments->config, "The same as a TOML file; the command line overrides it and adds disks")
       ->type_name("FILE");
   serve_app->add_option("--workers,-w", arguments->workers, "Worker threads; queues are dealt to them in turn (default: 1)")
-      ->check(CLI::Range(std::uint32_t{1}, kWorkersMax))
+      ->check(CLI::Range(std::uint32_t{1}, limits::kWorkersMax))
       ->type_name("N");
   serve_app
       ->add_option("--cpus", arguments->cpus, "CPUs for the workers, one each in turn, such as 0,1 or 2-5 (default: any)")

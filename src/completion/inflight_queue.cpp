@@ -6,13 +6,13 @@
 
 #include "base/check.hpp"
 #include "guest/access.hpp"
-#include "ring/packed_ring.hpp"
 
 namespace ringway {
 
 namespace {
 
-// The specification's structures, by offset: they are written field by field in a given order.
+// The specification's structures, by offset: they are written field by field in a given order. The packed header's 29 bytes
+// are padded to the alignment of its descriptors.
 namespace header {
 constexpr std::size_t kVersion = 8, kDescNum = 10;
 constexpr std::size_t kSplitLastBatchHead = 12, kSplitUsedIdx = 14, kSplitBytes = 16;
@@ -42,9 +42,18 @@ T get(const std::byte* at) noexcept {
   return guest::load<T>(at);
 }
 
+// Packed: entries of the descriptor ring that the chains occupy.
+std::size_t descriptors_of(std::span<const InflightQueue::Pending> pending) noexcept {
+  std::size_t descriptors = 0;
+  for (const InflightQueue::Pending& each : pending) {
+    descriptors += each.descriptors.size();
+  }
+  return descriptors;
+}
+
 }  // namespace
 
-std::size_t InflightQueue::bytes_per_queue(std::uint16_t queue_size, bool packed_layout) {
+std::size_t InflightQueue::bytes_per_queue(std::uint32_t queue_size, bool packed_layout) {
   const std::size_t bytes = packed_layout ? header::kPackedBytes + std::size_t{queue_size} * packed::kBytes
                                           : header::kSplitBytes + std::size_t{queue_size} * split::kBytes;
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -239,26 +248,23 @@ void InflightQueue::commit(std::uint16_t used_index) noexcept {
 
 // ---------------------------------------------------------------- after a crash
 
+// Packed: where the used elements of what was published end.
+PackedPosition InflightQueue::used_position() const noexcept {
+  return {.index = get<std::uint16_t>(first_ + header::kPackedUsedIdx),
+          .wrap = get<std::uint8_t>(first_ + header::kPackedUsedWrap) != 0};
+}
+
 std::optional<std::uint32_t> InflightQueue::recovered_base(std::span<const Pending> pending,
                                                            std::uint32_t ring_size) const noexcept {
   RW_DCHECK(packed_);
-  const std::uint32_t used = get<std::uint16_t>(first_ + header::kPackedUsedIdx);
-  bool wrap = get<std::uint8_t>(first_ + header::kPackedUsedWrap) != 0;
-  const auto encode = [](std::uint32_t index, bool counter) { return index | (counter ? 0x8000U : 0U); };
-  const std::uint32_t used_half = encode(used, wrap);
-  std::size_t taken = 0;
-  for (const Pending& each : pending) {
-    taken += each.descriptors.size();
-  }
-  if (used >= ring_size || taken > ring_size) {
+  const PackedPosition used = used_position();
+  const std::size_t taken = descriptors_of(pending);
+  if (used.index >= ring_size || taken > ring_size) {
     return std::nullopt;
   }
-  auto avail = static_cast<std::uint32_t>(used + taken);
-  if (avail >= ring_size) {
-    avail -= ring_size;
-    wrap = !wrap;
-  }
-  return encode(avail, wrap) | (used_half << 16U);
+  PackedPosition avail = used;
+  avail.advance(static_cast<std::uint32_t>(taken), ring_size);
+  return avail.encode() | (std::uint32_t{used.encode()} << 16U);
 }
 
 std::vector<InflightQueue::Pending> InflightQueue::recover(const RingLayout& layout) {
@@ -360,12 +366,8 @@ void InflightQueue::recover_packed(const RingLayout& layout, std::vector<Pending
 // held back. If our predecessor died in between, those behind the first must not look used: the driver would take them once
 // it gets there, and the next recovery would take them for a batch that was published.
 void InflightQueue::take_back_elements(const RingLayout& layout, std::span<const Pending> pending) noexcept {
-  PackedPosition at = {.index = get<std::uint16_t>(first_ + header::kPackedUsedIdx),
-                       .wrap = get<std::uint8_t>(first_ + header::kPackedUsedWrap) != 0};
-  std::size_t taken = 0;
-  for (const Pending& each : pending) {
-    taken += each.descriptors.size();
-  }
+  PackedPosition at = used_position();
+  std::size_t taken = descriptors_of(pending);
   if (at.index >= layout.size || taken > layout.size) {
     return;
   }

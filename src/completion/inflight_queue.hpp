@@ -19,6 +19,7 @@
 #include "base/result.hpp"
 #include "guest/mapping.hpp"
 #include "ring/chain.hpp"
+#include "ring/packed_ring.hpp"
 #include "ring/ring_layout.hpp"
 #include "ring/spec.hpp"
 
@@ -39,8 +40,8 @@ class InflightQueue {
   // Initialises the part if it is new (version 0). Errors: the region is too small for that queue; a version or a size that
   // is not ours.
   [[nodiscard]] static Result<InflightQueue> open(std::shared_ptr<Mapping> memory, const Options& options);
-  // Bytes of one queue's part (a multiple of 64).
-  [[nodiscard]] static std::size_t bytes_per_queue(std::uint16_t queue_size, bool packed);
+  // Bytes of one queue's part; queue i's starts at i times that. A multiple of 64, so that no two queues share a cache line.
+  [[nodiscard]] static std::size_t bytes_per_queue(std::uint32_t queue_size, bool packed);
 
   [[nodiscard]] bool enabled() const noexcept { return first_ != nullptr; }
   // open() found the part in use: the ring was served before and never stopped with its base told. Its place is then the one
@@ -103,6 +104,7 @@ class InflightQueue {
   void commit(std::uint16_t used_index) noexcept;
   void recover_split(const RingLayout& layout, std::vector<Pending>& pending);
   void recover_packed(const RingLayout& layout, std::vector<Pending>& pending);
+  [[nodiscard]] PackedPosition used_position() const noexcept;
   void take_back_elements(const RingLayout& layout, std::span<const Pending> pending) noexcept;
   [[nodiscard]] std::byte* entry(std::uint32_t index) const noexcept;
 

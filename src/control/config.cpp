@@ -21,6 +21,8 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "base/limits.hpp"
+
 namespace ringway {
 namespace {
 
@@ -373,8 +375,8 @@ class TomlReader {
 
   static Result<std::uint32_t> parse_workers(std::string_view text) {
     const std::uint32_t count = parse_number<std::uint32_t>(text).value_or(0);
-    if (count < 1 || count > kWorkersMax) {
-      return fail(fmt::format("'{}' is not allowed; give a number from 1 to {}", text, kWorkersMax));
+    if (count < 1 || count > limits::kWorkersMax) {
+      return fail(fmt::format("'{}' is not allowed; give a number from 1 to {}", text, limits::kWorkersMax));
     }
     return count;
   }

@@ -28,8 +28,6 @@
 
 namespace ringway {
 
-inline constexpr std::uint32_t kWorkersMax = 256;
-
 struct HostOptions {
   WorkerPoolOptions workers;
   Duration stop_deadline = limits::kStopDeadline;  // of one ring (GET_VRING_BASE) and of the drain at the end

@@ -176,12 +176,21 @@ spec::BlkConfig BlkDevice::config() const {
   return config;
 }
 
-Result<> BlkDevice::get_config(std::uint32_t offset, std::span<std::byte> out) {
-  const spec::BlkConfig whole = config();
-  if (offset > sizeof whole || out.size() > sizeof whole - offset) {
-    return fail("configuration space of a disk has " + std::to_string(sizeof whole) + " bytes; " +
-                std::to_string(out.size()) + " at offset " + std::to_string(offset) + " are outside");
+namespace {
+
+Result<> check_config_range(std::uint32_t offset, std::size_t bytes) {
+  if (offset > sizeof(spec::BlkConfig) || bytes > sizeof(spec::BlkConfig) - offset) {
+    return fail("configuration space of a disk has " + std::to_string(sizeof(spec::BlkConfig)) + " bytes; " +
+                std::to_string(bytes) + " at offset " + std::to_string(offset) + " are outside");
   }
+  return {};
+}
+
+}  // namespace
+
+Result<> BlkDevice::get_config(std::uint32_t offset, std::span<std::byte> out) {
+  RW_TRY(check_config_range(offset, out.size()));
+  const spec::BlkConfig whole = config();
   std::memcpy(out.data(), reinterpret_cast<const std::byte*>(&whole) + offset, out.size());
   return {};
 }
@@ -189,10 +198,7 @@ Result<> BlkDevice::get_config(std::uint32_t offset, std::span<std::byte> out) {
 // Only `writeback` may be written (§5.2.5.2). Some front-ends write the whole structure back; the other bytes are ignored.
 Result<> BlkDevice::set_config(std::uint32_t offset, std::span<const std::byte> in, vhost_user::Done<> done) {
   constexpr std::uint32_t kWriteback = offsetof(spec::BlkConfig, writeback);
-  if (offset > sizeof(spec::BlkConfig) || in.size() > sizeof(spec::BlkConfig) - offset) {
-    return fail("configuration space of a disk has " + std::to_string(sizeof(spec::BlkConfig)) + " bytes; " +
-                std::to_string(in.size()) + " at offset " + std::to_string(offset) + " are outside");
-  }
+  RW_TRY(check_config_range(offset, in.size()));
   if (offset > kWriteback || offset + in.size() <= kWriteback) {
     return fail("only the field writeback (offset " + std::to_string(kWriteback) +
                 ") of a disk's configuration can be written");

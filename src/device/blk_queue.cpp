@@ -31,13 +31,13 @@ Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user
                 " can't start: requests of its previous life are still with the disk; stop it and wait, or detach");
   }
   RW_TRY_ASSIGN(const RingLayout layout, RingLayout::resolve(*map, start.addresses, start.size, start.features.packed));
+  DeviceRing ring(layout, start.features, start.base);
   if (start.inflight != nullptr) {
-    const DeviceRing as_told(layout, start.features, start.base);
     RW_TRY_ASSIGN(inflight_, InflightQueue::open({start.inflight, start.inflight->memory.get()},
                                                  {.queue_index = static_cast<std::uint16_t>(around_.index),
                                                   .queue_size = start.inflight->queue_size,
                                                   .ring_size = start.size,
-                                                  .used_index = as_told.used_index(),
+                                                  .used_index = ring.used_index(),
                                                   .packed = start.features.packed,
                                                   .in_order = start.features.in_order}));
   } else {
@@ -45,7 +45,7 @@ Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user
   }
   context_ = &context;
   channel_ = &channel;
-  ring_.emplace(layout, start.features, start.base);
+  ring_.emplace(std::move(ring));
   use_map(std::move(map));
   log_ = std::move(log);
   limits_ = limits;

@@ -426,17 +426,21 @@ Result<std::uint32_t> BlkDriver::stop_queue(std::uint32_t index) {
   return front_end_->get_vring_base(index);
 }
 
+vhost_user::VringAddress BlkDriver::vring_address(std::uint32_t index) const {
+  const RingLayout& layout = queues_[index]->ring_options_.layout;
+  return {.index = index,
+          .flags = 0,
+          .descriptor = reinterpret_cast<std::uintptr_t>(layout.descriptor_area),
+          .used = reinterpret_cast<std::uintptr_t>(layout.device_area),
+          .available = reinterpret_cast<std::uintptr_t>(layout.driver_area),
+          .log = 0};
+}
+
 Result<> BlkDriver::start_queue(std::uint32_t index, std::uint32_t base, bool enable) {
   const BlkDriverQueue& queue = *queues_[index];
-  const RingLayout& layout = queue.ring_options_.layout;
-  RW_TRY(front_end_->set_vring_num(index, layout.size));
+  RW_TRY(front_end_->set_vring_num(index, queue.ring_options_.layout.size));
   RW_TRY(front_end_->set_vring_base(index, base));
-  RW_TRY(front_end_->set_vring_addr({.index = index,
-                                     .flags = 0,
-                                     .descriptor = reinterpret_cast<std::uintptr_t>(layout.descriptor_area),
-                                     .used = reinterpret_cast<std::uintptr_t>(layout.device_area),
-                                     .available = reinterpret_cast<std::uintptr_t>(layout.driver_area),
-                                     .log = 0}));
+  RW_TRY(front_end_->set_vring_addr(vring_address(index)));
   RW_TRY(front_end_->set_vring_err(index, queue.error_.get()));
   RW_TRY(front_end_->set_vring_call(index, queue.call_.get()));
   RW_TRY(front_end_->set_vring_kick(index, queue.kick_.get()));

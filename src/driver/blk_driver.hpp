@@ -195,6 +195,8 @@ class BlkDriver {
 
   // GET_VRING_BASE: the back-end has finished with the ring when this returns; the value in the form of the specification.
   [[nodiscard]] Result<std::uint32_t> stop_queue(std::uint32_t index);
+  // Where the parts of a queue's ring are, as SET_VRING_ADDR wants it.
+  [[nodiscard]] vhost_user::VringAddress vring_address(std::uint32_t index) const;
   // Sends the ring's parameters and enables it. `base` is what stop_queue() returned, or initial_base() for a ring that is
   // new.
   [[nodiscard]] Result<> start_queue(std::uint32_t index, std::uint32_t base, bool enable = true);

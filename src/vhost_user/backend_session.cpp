@@ -1158,9 +1158,9 @@ Result<bool> Session::may_start(std::uint32_t index) {
   // Most front-ends send the memory first, so this is nearly always a VMM that shares none, and a disk that stays dead.
   if (!std::exchange(told_of_memory_, true)) {
     spdlog::warn(
-        "{}: ring {} can't start yet: {}. If the guest doesn't see its disk, start the VMM with shared memory (QEMU: "
-        "-object "
-        "memory-backend-memfd,share=on with -numa or -machine memory-backend; Cloud Hypervisor: --memory shared=on)",
+        "{}: ring {} can't start yet: {}. If the guest doesn't see its disk, start the VMM with shared memory "
+        "(QEMU: -object memory-backend-memfd,share=on with -numa or -machine memory-backend; Cloud Hypervisor: --memory "
+        "shared=on)",
         device_.name(), index, layout.error().message);
   }
   return false;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include "completion/inflight_queue.hpp"
 #include "vhost_user/inflight_region.hpp"
 #include "vhost_user/test_session.hpp"
 
@@ -887,9 +888,9 @@ constexpr InflightDescription inflight_of(std::uint16_t queues, std::uint16_t si
 }
 
 TEST(InflightRegion, SizeOfOneQueueIsTheSpecifications) {
-  EXPECT_EQ(inflight_queue_bytes(128, false), (16 + 128 * 16 + 63) / 64 * 64);
-  EXPECT_EQ(inflight_queue_bytes(128, true), (32 + 128 * 32 + 63) / 64 * 64);
-  EXPECT_EQ(inflight_queue_bytes(1, false), 64U);
+  EXPECT_EQ(InflightQueue::bytes_per_queue(128, false), (16 + 128 * 16 + 63) / 64 * 64);
+  EXPECT_EQ(InflightQueue::bytes_per_queue(128, true), (32 + 128 * 32 + 63) / 64 * 64);
+  EXPECT_EQ(InflightQueue::bytes_per_queue(1, false), 64U);
 }
 
 TEST_F(SessionTest, InflightRegionIsMadeSealedAndGoesToTheRings) {
@@ -901,7 +902,7 @@ TEST_F(SessionTest, InflightRegionIsMadeSealedAndGoesToTheRings) {
   ASSERT_TRUE(reply);
   ASSERT_EQ(reply->fds.size(), 1U);
   const InflightDescription description = *decode<InflightDescription>(reply->payload);
-  EXPECT_EQ(description.mmap_bytes, 4 * inflight_queue_bytes(256, false));
+  EXPECT_EQ(description.mmap_bytes, 4 * InflightQueue::bytes_per_queue(256, false));
   EXPECT_EQ(::ftruncate(reply->fds[0].get(), 0), -1) << "the front-end must not be able to truncate it";
   EXPECT_EQ(ask(Request::set_inflight_fd, description, {reply->fds[0].get()}), 0U);
   start_ring(0);
@@ -917,7 +918,8 @@ TEST_F(SessionTest, InflightNumbersOutOfRangeAreRefused) {
   const std::size_t before = count_open_fds();
   for (const InflightDescription& bad :
        {inflight_of(0, 128, enough), inflight_of(5, 128, enough), inflight_of(65535, 128, enough), inflight_of(1, 0, enough),
-        inflight_of(1, 1025, enough), inflight_of(4, 128, 1), inflight_of(1, 128, inflight_queue_bytes(128, false) - 1)}) {
+        inflight_of(1, 1025, enough), inflight_of(4, 128, 1),
+        inflight_of(1, 128, InflightQueue::bytes_per_queue(128, false) - 1)}) {
     EXPECT_EQ(ask(Request::set_inflight_fd, bad, {region.get()}), 1U) << bad.queue_count << " " << bad.queue_size;
     EXPECT_FALSE(ended);
   }

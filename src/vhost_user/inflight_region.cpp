@@ -8,16 +8,11 @@
 #include <cerrno>
 #include <utility>
 
+#include "completion/inflight_queue.hpp"
+
 namespace ringway::vhost_user {
 
 namespace {
-
-// Sizes of the specification's structures. The packed header's 29 bytes are padded to the alignment of its descriptors.
-constexpr std::uint64_t kSplitHeaderBytes = 16;
-constexpr std::uint64_t kSplitDescriptorBytes = 16;
-constexpr std::uint64_t kPackedHeaderBytes = 32;
-constexpr std::uint64_t kPackedDescriptorBytes = 32;
-constexpr std::uint64_t kAlignment = 64;
 
 Result<> check_numbers(std::uint32_t queue_count, std::uint32_t queue_size, const InflightLimits& limits) {
   if (queue_count == 0 || queue_count > limits.queue_count_max) {
@@ -44,16 +39,10 @@ Result<std::shared_ptr<const InflightMapping>> map_region(int fd, std::uint64_t 
 
 }  // namespace
 
-std::uint64_t inflight_queue_bytes(std::uint32_t queue_size, bool packed) {
-  const std::uint64_t bytes = packed ? kPackedHeaderBytes + kPackedDescriptorBytes * queue_size
-                                     : kSplitHeaderBytes + kSplitDescriptorBytes * queue_size;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 Result<NewInflight> create_inflight(std::uint16_t queue_count, std::uint16_t queue_size, bool packed,
                                     const InflightLimits& limits) {
   RW_TRY(check_numbers(queue_count, queue_size, limits));
-  const std::uint64_t bytes = queue_count * inflight_queue_bytes(queue_size, packed);
+  const std::uint64_t bytes = queue_count * InflightQueue::bytes_per_queue(queue_size, packed);
   NewInflight region;
   region.fd.reset(::memfd_create("ringway-inflight", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!region.fd) {
@@ -76,7 +65,7 @@ Result<NewInflight> create_inflight(std::uint16_t queue_count, std::uint16_t que
 Result<std::shared_ptr<const InflightMapping>> adopt_inflight(int fd, const InflightDescription& description, bool packed,
                                                               const InflightLimits& limits) {
   RW_TRY(check_numbers(description.queue_count, description.queue_size, limits));
-  const std::uint64_t needed = description.queue_count * inflight_queue_bytes(description.queue_size, packed);
+  const std::uint64_t needed = description.queue_count * InflightQueue::bytes_per_queue(description.queue_size, packed);
   if (description.mmap_bytes < needed) {
     return fail(fmt::format("an in-flight region of {} bytes, but {} queues of {} entries need {}", description.mmap_bytes,
                             description.queue_count, description.queue_size, needed));

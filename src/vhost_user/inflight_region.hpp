@@ -15,9 +15,6 @@
 
 namespace ringway::vhost_user {
 
-// Bytes of one queue's part; queue i's starts at i times that. A multiple of 64, so that no two queues share a cache line.
-[[nodiscard]] std::uint64_t inflight_queue_bytes(std::uint32_t queue_size, bool packed);
-
 struct InflightLimits {
   std::uint32_t queue_count_max = 0;
   std::uint32_t queue_size_max = 0;

@@ -31,12 +31,7 @@ void hand_over(vhost_user::FrontEnd& front, BlkDriver& driver, const vhost_user:
   const RingLayout& layout = queue.ring().layout();
   ASSERT_TRUE(front.set_vring_num(0, layout.size));
   ASSERT_TRUE(front.set_vring_base(0, driver.initial_base()));
-  ASSERT_TRUE(front.set_vring_addr({.index = 0,
-                                    .flags = 0,
-                                    .descriptor = reinterpret_cast<std::uintptr_t>(layout.descriptor_area),
-                                    .used = reinterpret_cast<std::uintptr_t>(layout.device_area),
-                                    .available = reinterpret_cast<std::uintptr_t>(layout.driver_area),
-                                    .log = 0}));
+  ASSERT_TRUE(front.set_vring_addr(driver.vring_address(0)));
   ASSERT_TRUE(front.set_vring_call(0, queue.call_fd()));
   ASSERT_TRUE(front.set_vring_kick(0, queue.kick_fd()));
   ASSERT_TRUE(front.set_vring_enable(0, true));

@@ -87,12 +87,7 @@ TEST(Notification, Row008_EventIndexHoldsWithoutSetVringBase) {
   const RingLayout& layout = queue.ring().layout();
   vhost_user::FrontEnd& front = driver->front_end();
   ASSERT_TRUE(front.set_vring_num(0, layout.size));
-  ASSERT_TRUE(front.set_vring_addr({.index = 0,
-                                    .flags = 0,
-                                    .descriptor = reinterpret_cast<std::uintptr_t>(layout.descriptor_area),
-                                    .used = reinterpret_cast<std::uintptr_t>(layout.device_area),
-                                    .available = reinterpret_cast<std::uintptr_t>(layout.driver_area),
-                                    .log = 0}));
+  ASSERT_TRUE(front.set_vring_addr(driver->vring_address(0)));
   ASSERT_TRUE(front.set_vring_call(0, queue.call_fd()));
   ASSERT_TRUE(front.set_vring_kick(0, queue.kick_fd()));
   ASSERT_TRUE(front.set_vring_enable(0, true));

@@ -52,6 +52,29 @@ class RegisteredMemoryTest : public testing::Test {
   std::shared_ptr<const RegionMap> map_;
 };
 
+// A disk that uses it.
+class RegisteredDiskTest : public RegisteredMemoryTest {
+ protected:
+  void SetUp() override {
+    RegisteredMemoryTest::SetUp();
+    if (IsSkipped()) {
+      return;
+    }
+    const std::string path = directory_.make_file("disk", std::uint64_t{1} << 20U);
+    auto choice = make_blk_store({.path = path, .engine = BlkEngine::io_uring, .registered = true});
+    ASSERT_TRUE(choice.has_value()) << choice.error().message;
+    store_ = std::move(choice->store);
+    auto opened = store_->open_channel(*loop_, counters_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    channel_ = std::move(*opened);
+    channel_->use_memory(map_);
+  }
+
+  test::TemporaryDirectory directory_{"."};
+  std::unique_ptr<BlkStore> store_;
+  std::unique_ptr<BlkChannel> channel_;
+};
+
 TEST_F(RegisteredMemoryTest, FindsWhatLiesInOnePiece) {
   RegisteredMemory memory(*loop_, *loop_, threads_, "disk");
   memory.use(map_);
@@ -160,15 +183,8 @@ TEST_F(RegisteredMemoryTest, GivesUpWhereThereIsNoThread) {
 
 // A table can change between the moment when a request is prepared and the one when it is handed to the kernel: a completion
 // is handled, its request goes on with a further part, and then comes the message with the new table.
-TEST_F(RegisteredMemoryTest, ARequestThatIsPreparedSurvivesANewTable) {
-  test::TemporaryDirectory directory(".");
-  const std::string path = directory.make_file("disk", std::uint64_t{1} << 20U);
-  auto choice = make_blk_store({.path = path, .engine = BlkEngine::io_uring, .registered = true});
-  ASSERT_TRUE(choice.has_value()) << choice.error().message;
-  auto opened = choice->store->open_channel(*loop_, counters_);
-  ASSERT_TRUE(opened.has_value()) << opened.error().message;
-  BlkChannel& channel = **opened;
-  channel.use_memory(map_);
+TEST_F(RegisteredDiskTest, ARequestThatIsPreparedSurvivesANewTable) {
+  BlkChannel& channel = *channel_;
   TestRequest request;
   run_until(*loop_, [&] {
     EXPECT_EQ(execute(*loop_, channel, request.data(BlkOpcode::in, 0, {{low_->data(), 4096}})), spec::kBlkStatusOk);
@@ -184,15 +200,8 @@ TEST_F(RegisteredMemoryTest, ARequestThatIsPreparedSurvivesANewTable) {
   EXPECT_EQ(low_->data()[0], std::byte{0});
 }
 
-TEST_F(RegisteredMemoryTest, RequestsOfADiskUseItAndMoveTheRightBytes) {
-  test::TemporaryDirectory directory(".");
-  const std::string path = directory.make_file("disk", std::uint64_t{1} << 20U);
-  auto choice = make_blk_store({.path = path, .engine = BlkEngine::io_uring, .registered = true});
-  ASSERT_TRUE(choice.has_value()) << choice.error().message;
-  auto opened = choice->store->open_channel(*loop_, counters_);
-  ASSERT_TRUE(opened.has_value()) << opened.error().message;
-  BlkChannel& channel = **opened;
-  channel.use_memory(map_);
+TEST_F(RegisteredDiskTest, RequestsOfADiskUseItAndMoveTheRightBytes) {
+  BlkChannel& channel = *channel_;
 
   std::byte* const guest = high_->data() + kPiece - 8192;  // the last pages of a piece, and the first of the next
   const auto transfer = [&](BlkOpcode opcode, std::vector<iovec> segments, bool durable = false) {
