@@ -99,7 +99,6 @@ class DriverRing {
   static constexpr std::size_t kIndex = 2;
   static constexpr std::size_t kEntries = 4;
   static constexpr std::size_t kHighWord = 8;
-  static constexpr std::size_t kDescriptorFlags = 14;
 
   [[nodiscard]] std::byte* descriptor_at(std::uint32_t index) const noexcept {
     return layout_.descriptor_area + std::size_t{index} * kDescriptorBytes;
@@ -347,9 +346,9 @@ inline bool DriverRing::has_used() const noexcept {
   }
   if (packed_) {
     // Pairs with the device's release store of the batch's first word: elements and data before it.
-    const auto flags = guest::load_acquire<std::uint16_t>(descriptor_at(used_.index) + kDescriptorFlags);
+    const auto word = guest::load_acquire<std::uint64_t>(descriptor_at(used_.index) + kHighWord);
     // Something must be in flight: descriptors that were never available can look used in the first lap.
-    return (flags & kPackedStateFlags) == used_.used_flags() && in_flight_ != 0;
+    return (word >> 48U & kPackedStateFlags) == used_.used_flags() && in_flight_ != 0;
   }
   // Pairs with the device's release store of used idx: elements and data before it.
   return used_seen_ != next_used_ || guest::load_acquire<std::uint16_t>(layout_.device_area + kIndex) != next_used_;

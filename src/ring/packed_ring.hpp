@@ -112,17 +112,17 @@ class PackedRing {
   [[nodiscard]] WrittenRange take_written() noexcept;
 
  private:
-  static constexpr std::size_t kHighWord = 8;  // length, id and flags of a descriptor
-  static constexpr std::size_t kDescriptorFlags = 14;
+  static constexpr std::size_t kHighWord = 8;            // length, id and flags of a descriptor
   static constexpr std::uint32_t kDescriptorsAhead = 8;  // how far ahead of the one being popped the cache is warmed
 
   [[nodiscard]] std::byte* descriptor_at(std::uint32_t index) const noexcept {
     return layout_.descriptor_area + std::size_t{index} * kDescriptorBytes;
   }
-  // Acquire pairs with the driver's release store of (or its write barrier before) these flags, §2.8.21.1.
+  // Acquire pairs with the driver's release store of (or its write barrier before) these flags, §2.8.21.1. The whole word is
+  // loaded, as our own driver stores it: ThreadSanitizer pairs accesses of one address only.
   [[nodiscard]] bool available() const noexcept {
-    const auto flags = guest::load_acquire<std::uint16_t>(descriptor_at(next_avail_.index) + kDescriptorFlags);
-    return (flags & kPackedStateFlags) == next_avail_.avail_flags();
+    const auto word = guest::load_acquire<std::uint64_t>(descriptor_at(next_avail_.index) + kHighWord);
+    return (word >> 48U & kPackedStateFlags) == next_avail_.avail_flags();
   }
   // Takes the descriptors that `next()` gives, `room` at most. False, with the ring stopped, on a ring fault.
   template <typename Next>
