@@ -24,6 +24,7 @@ inline constexpr std::uint64_t kGuestBytesMax = 1ULL << 44U;   // of one guest's
 inline constexpr std::uint64_t kMappedBytesMax = 1ULL << 46U;  // of all of it in one process: half of the 128 TiB that it
                                                                // has, so that sparse files can't take what we ourselves need
 inline constexpr std::size_t kFdsPerMessageMax = 8;            // VHOST_MEMORY_BASELINE_NREGIONS
+inline constexpr std::uint32_t kForeignFdsMax = 2048;          // that one device's front-ends have made us hold: see below
 inline constexpr std::size_t kMessagePayloadMax = 4096;  // bytes; the largest that applies to us is a memory table of 264
 
 // --- Workers ---
@@ -61,6 +62,8 @@ static_assert(kBlkSegmentsMax + 2 <= 128, "the default ring of QEMU must hold th
 static_assert(kLongSegments >= kBlkSegmentsMax + 2, "a driver that keeps to seg_max never waits for wide segments");
 static_assert(kPumpBudget / (kPumpRequestCost + 3) == 128, "what the comment says");
 static_assert(kMappingsMax >= 2 * kDevicesMax * (kMemorySlotsMax + 2), "both tables, dirty log and in-flight region");
+static_assert(kForeignFdsMax > 3 * kQueuesPerDeviceMax + 2 * kMemorySlotsMax + 16,
+              "kick, call and error of each ring, the file of each mapping in the old and the new table, and a few");
 static_assert(kSafetyStep.ns * 8 >= kSafetyPeriod.ns, "at most about 10 wake-ups a second and worker");
 
 }  // namespace ringway::limits

@@ -112,6 +112,15 @@ BlkDevice::BlkDevice(BlkDeviceOptions options, std::unique_ptr<BlkStore> store, 
                 }
               });
             },
+        .on_held_write =
+            [this](std::uint32_t index) {
+              control_.post([this, index] {
+                if (port_ != nullptr) {
+                  port_->give_up("ring " + std::to_string(index) +
+                                 ": its call or error descriptor was made blocking again and held up the worker");
+                }
+              });
+            },
     }));
   }
 }
@@ -381,20 +390,20 @@ void BlkDevice::enable_ring(std::uint32_t index, bool enabled, vhost_user::Done<
   });
 }
 
-void BlkDevice::set_call(std::uint32_t index, UniqueFd call, vhost_user::Done<> done) {
+void BlkDevice::set_call(std::uint32_t index, ForeignFd call, vhost_user::Done<> done) {
   on_queue(index, [call = std::move(call), done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
     queue.set_call(std::move(call));
     done({});
   });
 }
 
-void BlkDevice::set_kick(std::uint32_t index, UniqueFd kick, vhost_user::Done<> done) {
+void BlkDevice::set_kick(std::uint32_t index, ForeignFd kick, vhost_user::Done<> done) {
   on_queue(index, [kick = std::move(kick), done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
     done(queue.set_kick(std::move(kick)));
   });
 }
 
-void BlkDevice::set_error(std::uint32_t index, UniqueFd error, vhost_user::Done<> done) {
+void BlkDevice::set_error(std::uint32_t index, ForeignFd error, vhost_user::Done<> done) {
   on_queue(index, [error = std::move(error), done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
     queue.set_error(std::move(error));
     done({});
@@ -414,7 +423,7 @@ void BlkDevice::kick(std::uint32_t index) {
 
 void BlkDevice::reset(vhost_user::Done<> done) {
   // The rings stop as for a detach, but the front-end's memory, descriptors and feature bits stay with the session.
-  on_each_queue([](BlkQueue& queue, vhost_user::Done<> each) { queue.reset(std::move(each)); },
+  on_each_queue([](BlkQueue& queue, vhost_user::Done<> each) { queue.detach(std::move(each)); },
                 [this, done = std::move(done)](Result<> result) mutable {
                   writeback_ = options_.write_cache;
                   done(std::move(result));

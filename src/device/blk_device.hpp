@@ -101,9 +101,9 @@ class BlkDevice final : public vhost_user::Device {
   void start_ring(vhost_user::RingStart start, vhost_user::Done<> done) override;
   void stop_ring(std::uint32_t index, vhost_user::Done<std::uint32_t> done) override;
   void enable_ring(std::uint32_t index, bool enabled, vhost_user::Done<> done) override;
-  void set_call(std::uint32_t index, UniqueFd call, vhost_user::Done<> done) override;
-  void set_kick(std::uint32_t index, UniqueFd kick, vhost_user::Done<> done) override;
-  void set_error(std::uint32_t index, UniqueFd error, vhost_user::Done<> done) override;
+  void set_call(std::uint32_t index, ForeignFd call, vhost_user::Done<> done) override;
+  void set_kick(std::uint32_t index, ForeignFd kick, vhost_user::Done<> done) override;
+  void set_error(std::uint32_t index, ForeignFd error, vhost_user::Done<> done) override;
   void set_addresses(std::uint32_t index, RingAddresses addresses, bool log, GuestAddress log_address,
                      vhost_user::Done<> done) override;
   void kick(std::uint32_t index) override;

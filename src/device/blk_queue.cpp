@@ -114,11 +114,6 @@ void BlkQueue::detach(Done<> done) {
   after_completion();
 }
 
-void BlkQueue::reset(Done<> done) {
-  resetting_ = true;
-  detach(std::move(done));
-}
-
 void BlkQueue::after_completion() noexcept {
   if (RW_LIKELY(state_ == State::running && !memory_done_)) {
     return;
@@ -146,10 +141,6 @@ void BlkQueue::after_completion() noexcept {
     }
   }
   if (detach_done_ && state_ == State::stopped) {
-    // Not before: what was in flight when the reset came was still to be noted as done.
-    if (std::exchange(resetting_, false)) {
-      inflight_.clear();
-    }
     maps_.clear();
     pinned_ = nullptr;
     log_ = nullptr;
@@ -198,7 +189,7 @@ void BlkQueue::enable(bool enabled) {
 
 // ---------------------------------------------------------------- descriptors, memory, log
 
-Result<> BlkQueue::set_kick(UniqueFd kick) {
+Result<> BlkQueue::set_kick(ForeignFd kick) {
   drop_kick();
   kick_fd_ = std::move(kick);
   if (state_ != State::running) {
@@ -221,7 +212,7 @@ void BlkQueue::drop_kick() noexcept {
   kick_fd_.reset();
 }
 
-void BlkQueue::set_call(UniqueFd call) {
+void BlkQueue::set_call(ForeignFd call) {
   call_.set(std::move(call));
   if (state_ == State::running) {
     owe_call_ = true;
@@ -519,6 +510,10 @@ inline void BlkQueue::signal_call() noexcept {
     case EventFd::Sent::broken:
       counters_.calls_dropped.add();
       break;
+    case EventFd::Sent::held:
+      counters_.calls_dropped.add();
+      around_.on_held_write(around_.index);
+      break;
     case EventFd::Sent::none:  // the driver polls
       break;
   }
@@ -549,8 +544,8 @@ void BlkQueue::break_ring(RingFault) noexcept {
   counters_.ring_faults.add();
   if (inband_call_ && !error_.present()) {
     around_.send_inband_error(around_.index);
-  } else {
-    static_cast<void>(error_.signal(context_->stuck_write));
+  } else if (error_.signal(context_->stuck_write) == EventFd::Sent::held) {
+    around_.on_held_write(around_.index);
   }
   show();
 }

@@ -45,6 +45,7 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
     // Called on the worker's thread; reaches the front-end by way of the control thread.
     std::move_only_function<void(std::uint32_t)> send_inband_call = {};
     std::move_only_function<void(std::uint32_t)> send_inband_error = {};
+    std::move_only_function<void(std::uint32_t)> on_held_write = {};  // the session can't go on
   };
   explicit BlkQueue(Surroundings surroundings) : around_(std::move(surroundings)) {}
   BlkQueue(const BlkQueue&) = delete;
@@ -58,16 +59,14 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   void stop(Done<std::uint32_t> done);
   // As stop(), without a deadline, and forgets descriptors, memory and log. Also right for a stopped queue.
   void detach(Done<> done);
-  // The device is reset: as detach(), and what the in-flight region says of the ring is void when it is done.
-  void reset(Done<> done);
   void enable(bool enabled);
   // `done` once no request is pinned to a map with a region that `map` lacks; an error after the stop deadline.
   void set_memory(std::shared_ptr<const RegionMap> map, Done<> done);
   void set_log(std::shared_ptr<DirtyLog> log) { log_ = std::move(log); }
   void set_limits(const BlkRequestLimits& limits) { limits_ = limits; }
-  void set_call(UniqueFd call);
-  [[nodiscard]] Result<> set_kick(UniqueFd kick);
-  void set_error(UniqueFd error) { error_.set(std::move(error)); }
+  void set_call(ForeignFd call);
+  [[nodiscard]] Result<> set_kick(ForeignFd kick);
+  void set_error(ForeignFd error) { error_.set(std::move(error)); }
   [[nodiscard]] Result<> set_addresses(const RingAddresses& addresses, bool log, GuestAddress log_address);
   void kick();
 
@@ -147,9 +146,8 @@ class BlkQueue final : public Queue, public BlkCompletions, private FdHandler, p
   std::vector<std::unique_ptr<PinnedMap>> maps_;  // all that requests are pinned to, and the current one (last)
   RingAddresses addresses_;
   GuestAddress log_guest_address_;
-  bool resetting_ = false;       // with detach_done_
   std::uint32_t lost_base_ = 0;  // of a running ring whose memory was taken away
-  UniqueFd kick_fd_;
+  ForeignFd kick_fd_;
   WatchId kick_watch_;
   // What waits for completions. A session asks for one thing at a time, so one of these at most.
   Done<std::uint32_t> stop_done_;

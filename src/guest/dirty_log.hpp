@@ -21,8 +21,9 @@ class DirtyLog {
  public:
   static constexpr std::uint64_t kPageBytes = 4096;
 
-  // Maps `bytes` of `fd` at `offset`. Errors: a file too short, mmap's own.
-  [[nodiscard]] static Result<std::shared_ptr<DirtyLog>> create(int fd, std::uint64_t bytes, std::uint64_t offset);
+  // Maps `bytes` of `fd` at `offset`. Errors: those of Mapping::create().
+  [[nodiscard]] static Result<std::shared_ptr<DirtyLog>> create(int fd, std::uint64_t bytes, std::uint64_t offset,
+                                                                std::shared_ptr<ForeignHoldings> holdings = nullptr);
   DirtyLog(const DirtyLog&) = delete;
   DirtyLog& operator=(const DirtyLog&) = delete;
   ~DirtyLog();

@@ -27,10 +27,12 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -175,15 +177,58 @@ bool round_up(std::uint64_t bytes, std::size_t page, std::size_t& out) {
 // Address space that all mappings of the process take. Relaxed: nothing else is ordered by it.
 std::atomic<std::uint64_t> mapped_bytes{0};
 
-bool reserve_address_space(std::uint64_t bytes) {
-  if (bytes > limits::kMappedBytesMax) {
+// What guests may have of it: a limit that was set for the process (ulimit -v) leaves a quarter for ourselves.
+std::uint64_t mappable_bytes() {
+  static const std::uint64_t bytes = [] {
+    rlimit limit{};
+    const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    return limited ? std::min<std::uint64_t>(limit.rlim_cur / 4 * 3, limits::kMappedBytesMax) : limits::kMappedBytesMax;
+  }();
+  return bytes;
+}
+
+// One front-end may have half of what the others leave. Called on the control thread alone, so nothing comes in between;
+// what is being let go only makes room.
+bool reserve_address_space(std::uint64_t bytes, ForeignHoldings* holdings) {
+  const std::uint64_t all = mapped_bytes.load(std::memory_order_relaxed);
+  const std::uint64_t own = holdings == nullptr ? 0 : std::min(holdings->mapped_bytes(), all);
+  const std::uint64_t possible = mappable_bytes();
+  const std::uint64_t left = possible - std::min(all - own, possible);
+  const std::uint64_t share = holdings == nullptr ? left : left / 2;
+  if (bytes > share || own > share - bytes) {
     return false;
   }
-  if (mapped_bytes.fetch_add(bytes, std::memory_order_relaxed) <= limits::kMappedBytesMax - bytes) {
-    return true;
+  mapped_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  if (holdings != nullptr) {
+    holdings->count_mapped(bytes);
   }
+  return true;
+}
+
+void release_address_space(std::uint64_t bytes, ForeignHoldings* holdings) {
   mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
-  return false;
+  if (holdings != nullptr) {
+    holdings->discount_mapped(bytes);
+  }
+}
+
+// In pieces: each takes the lock that mmap() and the page faults of the whole process need, and taking a terabyte's pages
+// out of the page tables is minutes of work.
+constexpr std::size_t kUnmapPieceBytes = std::size_t{64} << 20U;
+
+void unmap(void* address, std::size_t bytes, std::size_t page_bytes, ForeignHoldings* holdings) {
+  const std::size_t piece = std::max(kUnmapPieceBytes, page_bytes);
+  for (std::size_t done = 0; done < bytes; done += piece) {
+    // Only a shorter munmap() depends on it.
+    static_cast<void>(::madvise(static_cast<std::byte*>(address) + done, std::min(piece, bytes - done), MADV_DONTNEED));
+  }
+  if (::munmap(address, bytes) == 0) {
+    release_address_space(bytes, holdings);
+    return;
+  }
+  // Zeroes that the kernel merged with those of a neighbour must be split off, which takes one more kernel mapping than
+  // vm.max_map_count may allow. Then the address range stays, but not the memory.
+  RW_CHECK(errno == ENOMEM);
 }
 
 }  // namespace
@@ -192,15 +237,20 @@ bool reserve_address_space(std::uint64_t bytes) {
 Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size_t length, std::size_t skip,
                       std::size_t page_bytes) {
   RW_TRY(sigbus::install());
-  if (!reserve_address_space(length)) {
-    return fail(fmt::format("cannot map the {}: all guests of this process together may have {} TiB",
-                            describe(identity_.guest, identity_.bytes), limits::kMappedBytesMax >> 40U));
+  if (!reserve_address_space(length, holdings_.get())) {
+    return fail(
+        fmt::format("cannot map the {}: a guest may have half of the {} GiB of address space that other guests leave "
+                    "of {} GiB; is a limit set (ulimit -v)?",
+                    describe(identity_.guest, identity_.bytes),
+                    (mappable_bytes() - std::min(mapped_bytes.load(std::memory_order_relaxed), mappable_bytes())) >> 30U,
+                    mappable_bytes() >> 30U));
   }
+  page_bytes_ = page_bytes;
   void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | flags, fd,
                          static_cast<off_t>(aligned_offset));
   if (address == MAP_FAILED) {
     const int error = errno;
-    mapped_bytes.fetch_sub(length, std::memory_order_relaxed);
+    release_address_space(length, holdings_.get());
     return fail_errno(error,
                       fmt::format("cannot map the {}{}", describe(identity_.guest, identity_.bytes),
                                   error == ENOMEM ? " (is vm.max_map_count or the address space limit too low?)" : ""));
@@ -218,7 +268,7 @@ Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::create(int fd, GuestAddress guest, UserAddress user, std::uint64_t bytes,
-                                                 std::uint64_t file_offset) {
+                                                 std::uint64_t file_offset, std::shared_ptr<ForeignHoldings> holdings) {
   RW_TRY(check_range(guest, user, bytes));
   RW_TRY_ASSIGN(const struct stat status, stat_of(fd));
   RW_TRY(check_file(status, guest, bytes, file_offset));
@@ -237,6 +287,13 @@ Result<std::shared_ptr<Mapping>> Mapping::create(int fd, GuestAddress guest, Use
                                 .bytes = bytes,
                                 .guest = guest,
                                 .user = user};
+  // Kept open: the last reference to a file's pages is then this one, which goes after the mapping and without its locks,
+  // and never within the handler of SIGBUS.
+  mapping->file_ = ForeignFd(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), holdings);
+  mapping->holdings_ = std::move(holdings);
+  if (!mapping->file_) {
+    return fail_errno(errno, fmt::format("cannot keep the file of the {}", describe(guest, bytes)));
+  }
   RW_TRY(mapping->map(fd, 0, file_offset - skip, length, static_cast<std::size_t>(skip), page_bytes));
   return mapping;
 }
@@ -264,15 +321,18 @@ Mapping::~Mapping() {
   if (sigbus_slot_ >= 0) {
     sigbus::remove(sigbus_slot_);
   }
-  if (mmap_address_ != nullptr) {
-    if (::munmap(mmap_address_, mmap_bytes_) == 0) {
-      mapped_bytes.fetch_sub(mmap_bytes_, std::memory_order_relaxed);
-    } else {
-      // Zeroes that the kernel merged with those of a neighbour must be split off, which takes one more kernel mapping than
-      // vm.max_map_count may allow. Then the address range stays, but not the memory.
-      RW_CHECK(errno == ENOMEM);
-      static_cast<void>(::madvise(mmap_address_, mmap_bytes_, MADV_DONTNEED));
-    }
+  if (mmap_address_ == nullptr) {
+    return;
+  }
+  auto end = [address = mmap_address_, bytes = mmap_bytes_, page_bytes = page_bytes_, holdings = holdings_,
+              file = std::move(file_)]() mutable {
+    unmap(address, bytes, page_bytes, holdings.get());
+    file.reset();
+  };
+  if (holdings_ != nullptr) {
+    holdings_->let_go(std::move(end));
+  } else {
+    end();
   }
 }
 

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/foreign.hpp"
 #include "base/result.hpp"
-#include "base/unique_fd.hpp"
 #include "guest/address.hpp"
 
 namespace ringway {
@@ -33,12 +33,15 @@ class Mapping {
     bool operator==(const Identity&) const = default;
   };
 
-  // Maps `bytes` of `fd` from `file_offset` on, readable and writable, shared. The fd may be closed afterwards.
-  // Errors: a size of zero or one that overflows, no regular file or one on FUSE or a network, a file shorter than offset +
-  // bytes, mmap's own; no room in the table of guest/sigbus.hpp. hugetlbfs files are mapped with the alignment that they
-  // need. Installs the handler of guest/sigbus.hpp if that wasn't done before.
+  // Maps `bytes` of `fd` from `file_offset` on, readable and writable, shared. The fd may be closed afterwards: the mapping
+  // keeps one of its own. What it takes is counted in `holdings`, which lets it go at the end; null: not counted, and it
+  // ends where the last reference does. Errors: a size of zero or one that overflows, no regular file or one on FUSE or a
+  // network, a file shorter than offset + bytes, more than this front-end's share of the address space, mmap's own; no room
+  // in the table of guest/sigbus.hpp. hugetlbfs files are mapped with the alignment that they need. Installs the handler of
+  // guest/sigbus.hpp if that wasn't done before.
   [[nodiscard]] static Result<std::shared_ptr<Mapping>> create(int fd, GuestAddress guest, UserAddress user,
-                                                               std::uint64_t bytes, std::uint64_t file_offset);
+                                                               std::uint64_t bytes, std::uint64_t file_offset,
+                                                               std::shared_ptr<ForeignHoldings> holdings = nullptr);
   // Anonymous memory as guest memory, for tests and benches.
   [[nodiscard]] static Result<std::shared_ptr<Mapping>> create_anonymous(GuestAddress guest, UserAddress user,
                                                                          std::uint64_t bytes);
@@ -65,9 +68,12 @@ class Mapping {
                              std::size_t page_bytes);
 
   Identity identity_;
+  std::shared_ptr<ForeignHoldings> holdings_;
+  ForeignFd file_;
   std::byte* data_ = nullptr;  // first byte of the region (may lie inside the mmap, for hugetlbfs alignment)
   void* mmap_address_ = nullptr;
   std::size_t mmap_bytes_ = 0;
+  std::size_t page_bytes_ = 0;
   int sigbus_slot_ = -1;
 };
 

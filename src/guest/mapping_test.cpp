@@ -18,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -375,6 +376,53 @@ TEST(Mapping, HugePagesAreMappedAroundTheRegionAndReplacedWhole) {
   ASSERT_EQ(::ftruncate(file.get(), 0), 0);
   EXPECT_EQ((*mapping)->data()[huge.bytes - 1], std::byte{0});
   EXPECT_TRUE((*mapping)->poisoned());
+}
+
+// Sparse memory costs its owner nothing, so address space is divided: who has much of it leaves half of the rest to others.
+TEST(Mapping, OneFrontEndGetsHalfOfWhatTheOthersLeave) {
+  constexpr std::uint64_t kTebibyte = 1ULL << 40U;
+  const UniqueFd file = memory_file(0);
+  ASSERT_EQ(::ftruncate(file.get(), 40 * kTebibyte), 0);
+  const auto greedy = ForeignHoldings::create();
+  const auto other = ForeignHoldings::create();
+  const auto map = [&](const std::shared_ptr<ForeignHoldings>& holdings, std::uint64_t bytes) {
+    return Mapping::create(file.get(), kGuest, kUser, bytes, 0, holdings);
+  };
+  {
+    const auto first = map(greedy, 24 * kTebibyte);
+    if (!first) {
+      GTEST_SKIP() << "no such address space here (a sanitizer, or ulimit -v): " << error_of(first);
+    }
+    EXPECT_EQ(greedy->mapped_bytes(), 24 * kTebibyte);
+    EXPECT_THAT(error_of(map(greedy, 9 * kTebibyte)), HasSubstr("half of the"));
+    EXPECT_THAT(error_of(map(other, 21 * kTebibyte)), HasSubstr("half of the"));
+    EXPECT_TRUE(map(other, 16 * kTebibyte));
+  }
+  while (greedy->descriptors() + other->descriptors() != 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(greedy->mapped_bytes() + other->mapped_bytes(), 0U);
+}
+
+// The pages of a deleted file go with the last reference to it, which must not be a mapping: munmap() would free them under
+// the lock that every page fault needs.
+TEST(Mapping, KeepsTheFileUntilAfterTheMapping) {
+  const auto holdings = ForeignHoldings::create();
+  std::binary_semaphore may_go{0};
+  UniqueFd file = memory_file(kPage);
+  auto mapping = Mapping::create(file.get(), kGuest, kUser, kPage, 0, holdings);
+  ASSERT_TRUE(mapping) << error_of(mapping);
+  EXPECT_EQ(holdings->descriptors(), 1U);
+  EXPECT_EQ(holdings->mapped_bytes(), kPage);
+  holdings->let_go([&] { may_go.acquire(); });
+  mapping->reset();
+  EXPECT_EQ(holdings->descriptors(), 1U);
+  EXPECT_EQ(holdings->mapped_bytes(), kPage);
+  may_go.release();
+  while (holdings->descriptors() != 0) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(holdings->mapped_bytes(), 0U);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ EventFd::Sent EventFd::signal(StuckWriteGuard& guard) noexcept {
   }
   // EINTR comes only from the watchdog, after the write has hung for long; a part of 8 bytes is a stream out of step.
   fd_.reset();
-  return Sent::broken;
+  return written < 0 && code == EINTR ? Sent::held : Sent::broken;
 }
 
 }  // namespace ringway

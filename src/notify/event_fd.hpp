@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/unique_fd.hpp"
+#include "base/foreign.hpp"
 
 namespace ringway {
 
@@ -30,17 +30,18 @@ class EventFd {
   enum class Sent : std::uint8_t {
     sent,
     already_signalled,  // EAGAIN: the peer hasn't taken the last one yet, so it will look
-    broken,             // the peer is gone, or held the write until it was interrupted; the descriptor was dropped
+    broken,             // the peer is gone; the descriptor was dropped
+    held,               // the peer held the write until the watchdog freed us: it means harm; the descriptor was dropped
     none,               // there is no descriptor
   };
 
-  void set(UniqueFd fd) noexcept { fd_ = std::move(fd); }
+  void set(ForeignFd fd) noexcept { fd_ = std::move(fd); }
   [[nodiscard]] bool present() const noexcept { return static_cast<bool>(fd_); }
   // Writes exactly 8 bytes. One system call.
   Sent signal(StuckWriteGuard& guard) noexcept;
 
  private:
-  UniqueFd fd_;
+  ForeignFd fd_;
 };
 
 }  // namespace ringway

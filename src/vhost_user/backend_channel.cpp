@@ -9,7 +9,7 @@
 
 namespace ringway::vhost_user {
 
-Result<std::unique_ptr<BackendChannel>> BackendChannel::create(UniqueFd socket, Loop& loop, bool with_replies) {
+Result<std::unique_ptr<BackendChannel>> BackendChannel::create(ForeignFd socket, Loop& loop, bool with_replies) {
   std::unique_ptr<BackendChannel> channel(new BackendChannel(std::move(socket), loop, with_replies));
   RW_TRY_ASSIGN(channel->watch_, loop.watch(channel->socket_.get(), EPOLLIN, *channel));
   return channel;

@@ -22,7 +22,7 @@ namespace ringway::vhost_user {
 class BackendChannel final : private FdHandler {
  public:
   // `with_replies`: REPLY_ACK is negotiated. Errors: the loop can't watch the socket.
-  static Result<std::unique_ptr<BackendChannel>> create(UniqueFd socket, Loop& loop, bool with_replies);
+  static Result<std::unique_ptr<BackendChannel>> create(ForeignFd socket, Loop& loop, bool with_replies);
   BackendChannel(const BackendChannel&) = delete;
   BackendChannel& operator=(const BackendChannel&) = delete;
   ~BackendChannel() override;
@@ -42,8 +42,8 @@ class BackendChannel final : private FdHandler {
     auto operator<=>(const Note&) const = default;
   };
 
-  BackendChannel(UniqueFd socket, Loop& loop, bool with_replies)
-      : loop_(loop), socket_(std::move(socket)), with_replies_(with_replies) {}
+  BackendChannel(ForeignFd socket, Loop& loop, bool with_replies)
+      : loop_(loop), socket_(std::move(socket)), with_replies_(with_replies), reader_(socket_.holdings()) {}
 
   void on_ready(std::uint32_t events) noexcept override;
   bool request(Note note);
@@ -52,7 +52,7 @@ class BackendChannel final : private FdHandler {
   void fail_channel(const std::string& reason);
 
   Loop& loop_;
-  UniqueFd socket_;
+  ForeignFd socket_;
   WatchId watch_;
   const bool with_replies_;
   MessageReader reader_;

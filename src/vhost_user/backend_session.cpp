@@ -26,6 +26,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,6 +119,24 @@ Result<> check_kind(int fd) {
   return fail("a file descriptor that is no eventfd, socket or pipe");
 }
 
+// True if both descriptors are sockets with names and `fd` is the other end of `session`, or of another connection through
+// the same path. Holding that end open ourselves, we would never hear that the front-end has gone.
+bool is_other_end(int fd, int session) {
+  using Name = std::pair<sockaddr_un, socklen_t>;
+  const auto name = [](int socket, auto ask) {
+    Name found{{}, sizeof(sockaddr_un)};
+    const bool known = ask(socket, reinterpret_cast<sockaddr*>(&found.first), &found.second) == 0 &&
+                       found.first.sun_family == AF_UNIX && found.second > sizeof(sa_family_t);
+    found.second = known ? std::min<socklen_t>(found.second, sizeof(sockaddr_un)) : 0;
+    return found;
+  };
+  const auto same = [](const Name& a, const Name& b) {
+    return a.second != 0 && a.second == b.second && std::memcmp(&a.first, &b.first, a.second) == 0;
+  };
+  return same(name(fd, ::getpeername), name(session, ::getsockname)) ||
+         same(name(fd, ::getsockname), name(session, ::getpeername));
+}
+
 Result<> make_nonblocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
@@ -130,9 +149,9 @@ struct Ring {
   std::uint32_t size = 0;  // 0: not told
   std::optional<VringAddress> address;
   std::uint32_t base = 0;
-  UniqueFd kick;  // the fds wait here until the ring starts
-  UniqueFd call;
-  UniqueFd error;
+  ForeignFd kick;  // the fds wait here until the ring starts
+  ForeignFd call;
+  ForeignFd error;
   bool kick_given = false;      // by fd, by the word that there is none, or in-band
   bool call_given = false;      // by fd or by the word that there is none
   bool kicked = false;          // an in-band kick that must not be lost
@@ -149,13 +168,14 @@ RingAddresses ring_addresses(const VringAddress& address) {
 
 class Session final : public BackendSession, private FdHandler, private FrontEndPort {
  public:
-  Session(UniqueFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended);
+  Session(ForeignFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() override;
 
   void start();
   void close(std::string reason) override { end(std::move(reason)); }
+  [[nodiscard]] bool given_up() const override { return given_up_; }
   [[nodiscard]] std::uint64_t messages() const override { return messages_; }
   [[nodiscard]] std::uint64_t refused() const override { return refused_; }
   [[nodiscard]] std::uint64_t faults(Fault fault) const override { return faults_[static_cast<std::size_t>(fault)]; }
@@ -266,7 +286,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   struct VringFd {
     std::uint32_t index;
     Ring& ring;
-    UniqueFd fd;  // empty: the word that there is none
+    ForeignFd fd;  // empty: the word that there is none
   };
   // Nothing if the message was refused.
   [[nodiscard]] std::optional<VringFd> take_vring_fd(Message& message);
@@ -285,17 +305,18 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   bool notify_config_change() override;
   bool send_vring_call(std::uint32_t index) override;
   bool send_vring_error(std::uint32_t index) override;
+  void give_up(const std::string& reason) override;
 
   Loop& loop_;
   Device& device_;
   std::move_only_function<void(std::string reason)> ended_;
-  UniqueFd socket_;
+  ForeignFd socket_;
   WatchId watch_;
   MessageReader reader_;
   std::vector<std::byte> output_;  // of a reply that the socket had no room for; nothing is read until it is gone
   std::size_t output_sent_ = 0;
   bool told_of_memory_ = false;
-  UniqueFd output_fd_;
+  ForeignFd output_fd_;
   Timer next_turn_;
   Timer detach_deadline_;
   Timer reset_deadline_;
@@ -309,6 +330,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   bool ending_ = false;
   bool detaching_ = false;
   bool detached_ = false;
+  bool given_up_ = false;
   std::string reason_;
 
   std::uint64_t features_ = 0;  // virtio bits that are in force
@@ -382,11 +404,12 @@ const std::array<Session::Rule, 44> Session::kRules = {{
     {Request::get_shmem_config, 0, kAny, 0, 0, Refusal::empty, nullptr},
 }};
 
-Session::Session(UniqueFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended)
+Session::Session(ForeignFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended)
     : loop_(loop),
       device_(device),
       ended_(std::move(ended)),
       socket_(std::move(socket)),
+      reader_(socket_.holdings()),
       next_turn_(*this, &Session::on_next_turn),
       detach_deadline_(*this, &Session::on_detach_deadline),
       reset_deadline_(*this, &Session::on_reset_deadline),
@@ -509,6 +532,15 @@ void Session::take_message(Message message) {
                   fmt::format("{} file descriptors{}, {} to {} are expected", message.fds.size(),
                               message.fds_lost ? " and more that could not be taken" : "", rule_->fds_min, rule_->fds_max));
   }
+  // Descriptors of this device that nobody has closed yet, those of earlier sessions included: who lets each close() wait
+  // doesn't get more and more of them.
+  if (socket_.holdings() != nullptr && socket_.holdings()->descriptors() > limits::kForeignFdsMax) {
+    const std::string text = fmt::format("{}: {} descriptors of this front-end are open or still being closed, {} may be",
+                                         describe_message(), socket_.holdings()->descriptors(), limits::kForeignFdsMax);
+    count_fault(Fault::bad_fds, text);
+    end(text);
+    return finish_message();
+  }
   (this->*rule_->handler)(message);
 }
 
@@ -530,7 +562,7 @@ void Session::send(std::span<const std::byte> payload, int fd) {
   output_ = std::move(bytes);
   output_sent_ = *sent;
   if (fd >= 0 && *sent == 0) {
-    output_fd_.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    output_fd_ = UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   }
   if (watch(EPOLLIN | EPOLLOUT)) {
     flush();
@@ -676,6 +708,8 @@ void Session::detach() {
     log_in_force_.reset();
     inflight_.reset();
     channel_.reset();
+    // The front-end sees the end now, and not only when what it left unread in the socket has been closed.
+    ::shutdown(socket_.get(), SHUT_RDWR);
     socket_.reset();
     spdlog::info("{}: session ended: {}", device_.name(), reason_);
     loop_.set_timer(next_turn_, Instant{});
@@ -880,7 +914,8 @@ void Session::set_log_base(Message& message) {
   if (!description || message.fds.empty()) {
     return refuse(Fault::bad_fds, "a log can only be given as shared memory: size, offset and a file descriptor");
   }
-  Result<std::shared_ptr<DirtyLog>> log = DirtyLog::create(message.fds[0].get(), description->bytes, description->offset);
+  Result<std::shared_ptr<DirtyLog>> log =
+      DirtyLog::create(message.fds[0].get(), description->bytes, description->offset, socket_.holdings());
   if (!log) {
     return refuse(Fault::failed, log.error().message);
   }
@@ -1037,6 +1072,9 @@ std::optional<Session::VringFd> Session::take_vring_fd(Message& message) {
     return VringFd{index, *ring, {}};
   }
   Result<> usable = check_kind(message.fds[0].get());
+  if (usable && is_other_end(message.fds[0].get(), socket_.get())) {
+    usable = fail("a file descriptor that is the front-end's own end of this connection");
+  }
   if (usable) {
     usable = make_nonblocking(message.fds[0].get());
   }
@@ -1071,7 +1109,7 @@ void Session::set_vring_call(Message& message) {
   if (ring.started) {
     if (!ring_enabled(ring)) {
       // Perhaps meant for the ring's next life, see with_stopped_ring().
-      ring.call.reset(fd ? ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0) : -1);
+      ring.call = fd.duplicate();
     }
     return device_.set_call(index, std::move(fd), acknowledge_when_done());
   }
@@ -1229,6 +1267,9 @@ void Session::start_ready_rings(std::uint32_t from) {
 // ---------------------------------------------------------------------------------------------------- the rest
 
 void Session::set_backend_req_fd(Message& message) {
+  if (is_other_end(message.fds[0].get(), socket_.get())) {
+    return refuse(Fault::bad_fds, "a file descriptor that is the front-end's own end of this connection");
+  }
   Result<std::unique_ptr<BackendChannel>> channel =
       BackendChannel::create(std::move(message.fds[0]), loop_, (protocol_features_ & kProtocolReplyAck) != 0);
   if (!channel) {
@@ -1240,6 +1281,12 @@ void Session::set_backend_req_fd(Message& message) {
 
 bool Session::notify_config_change() {
   return channel_ != nullptr && (protocol_features_ & kProtocolConfig) != 0 && channel_->notify_config_change();
+}
+
+void Session::give_up(const std::string& reason) {
+  given_up_ = true;
+  count_fault(Fault::bad_fds, reason);
+  end(reason);
 }
 
 bool Session::send_vring_call(std::uint32_t index) {
@@ -1304,7 +1351,8 @@ void Session::get_inflight_fd(Message& message) {
     return refuse(Fault::not_offered, "INFLIGHT_SHMFD is not offered");
   }
   const InflightDescription asked = decode_inflight(message);
-  Result<NewInflight> region = create_inflight(asked.queue_count, asked.queue_size, packed(), inflight_limits());
+  Result<NewInflight> region =
+      create_inflight(asked.queue_count, asked.queue_size, packed(), inflight_limits(), socket_.holdings());
   if (!region) {
     return refuse(Fault::bad_value, region.error().message);
   }
@@ -1317,7 +1365,7 @@ void Session::set_inflight_fd(Message& message) {
     return refuse(Fault::not_offered, "INFLIGHT_SHMFD is not offered");
   }
   Result<std::shared_ptr<const InflightMapping>> adopted =
-      adopt_inflight(message.fds[0].get(), decode_inflight(message), packed(), inflight_limits());
+      adopt_inflight(message.fds[0], decode_inflight(message), packed(), inflight_limits());
   if (!adopted) {
     return refuse(Fault::bad_value, adopted.error().message);
   }
@@ -1338,7 +1386,10 @@ void Session::reset(std::uint64_t status) {
     features_seen_ = false;
     protocol_features_acked_ = false;
     log_all_ = false;
-    inflight_.reset();
+    if (inflight_ != nullptr) {
+      clear_inflight(*inflight_);
+      inflight_.reset();
+    }
     status_ = status;
     apply_log([this] { acknowledge(); });
   });
@@ -1373,7 +1424,7 @@ void Session::get_status(Message& /*message*/) {
 
 }  // namespace
 
-std::unique_ptr<BackendSession> BackendSession::create(UniqueFd socket, Loop& loop, Device& device,
+std::unique_ptr<BackendSession> BackendSession::create(ForeignFd socket, Loop& loop, Device& device,
                                                        std::move_only_function<void(std::string reason)> ended) {
   auto session = std::make_unique<Session>(std::move(socket), loop, device, std::move(ended));
   session->start();

@@ -16,7 +16,7 @@
 #include <memory>
 #include <string>
 
-#include "base/unique_fd.hpp"
+#include "base/foreign.hpp"
 #include "loop/loop.hpp"
 #include "vhost_user/device.hpp"
 
@@ -38,13 +38,16 @@ inline constexpr std::size_t kFaultCount = 8;
 
 class BackendSession {
  public:
-  // `ended` is called once, when the socket is closed and the device is detached (from the loop, not from within another
-  // call of the session); the owner then destroys the session, in that call or later. Not destroyed before that.
-  static std::unique_ptr<BackendSession> create(UniqueFd socket, Loop& loop, Device& device,
+  // What the front-end sends belongs to the holdings of its socket. `ended` is called once, when the socket is closed and
+  // the device is detached (from the loop, not from within another call of the session); the owner then destroys the
+  // session, in that call or later. Not destroyed before that.
+  static std::unique_ptr<BackendSession> create(ForeignFd socket, Loop& loop, Device& device,
                                                 std::move_only_function<void(std::string reason)> ended);
   virtual ~BackendSession() = default;
   // Ends the session as if the front-end had gone (daemon shutdown, device removal); `ended` follows.
   virtual void close(std::string reason) = 0;
+  // It ended by FrontEndPort::give_up().
+  [[nodiscard]] virtual bool given_up() const = 0;
   [[nodiscard]] virtual std::uint64_t messages() const = 0;
   [[nodiscard]] virtual std::uint64_t refused() const = 0;
   [[nodiscard]] virtual std::uint64_t faults(Fault fault) const = 0;

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <semaphore>
+#include <thread>
+
 #include "completion/inflight_queue.hpp"
 #include "vhost_user/inflight_region.hpp"
 #include "vhost_user/test_session.hpp"
@@ -1065,6 +1068,34 @@ TEST_F(SessionTest, StrayFdsOnEveryMessageAreClosed) {
       ASSERT_EQ(count_open_fds(), before) << "message " << id << " with " << count;
     }
   }
+}
+
+// One whose close() waits is followed by as many as may be open, and by no more: in this session and in the next.
+TEST_F(SessionTest, DescriptorsThatCannotBeClosedAreBounded) {
+  std::binary_semaphore may_close{0};
+  holdings = ForeignHoldings::create();
+  holdings->let_go([&] { may_close.acquire(); });
+  const UniqueFd event = make_event();
+  for (int round = 0; round < 2; ++round) {
+    connect();
+    negotiate();
+    for (std::uint32_t i = 0; i < 2 * limits::kForeignFdsMax && !ended; ++i) {
+      send(Request::set_vring_call, bytes_of(std::uint64_t{0}), {event.get()});
+    }
+    ASSERT_TRUE(ended);
+    EXPECT_THAT(*ended, HasSubstr("descriptors of this front-end are open or still being closed"));
+    EXPECT_LE(holdings->descriptors(), limits::kForeignFdsMax + 16);
+    finish();
+  }
+  may_close.release();
+  while (holdings->descriptors() != 0) {
+    std::this_thread::yield();
+  }
+  connect();
+  negotiate();
+  EXPECT_EQ(ask(Request::set_vring_call, bytes_of(std::uint64_t{0}), {event.get()}), 0U);
+  finish();
+  holdings = nullptr;
 }
 
 TEST_F(SessionTest, HalfAMessageDelaysNobodyAndIsFinishedLater) {

@@ -13,11 +13,13 @@ namespace ringway::vhost_user {
 
 namespace {
 
-// Room for as many fds as a message may carry. The kernel installs no more than fit, drops the rest and says MSG_CTRUNC.
-constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int) * limits::kFdsPerMessageMax);
+// Room for as many fds as the kernel lets anybody send at once (SCM_MAX_FD). What doesn't fit it would close itself, on the
+// thread that reads, however long that takes.
+constexpr std::size_t kFdsAtOnceMax = 253;
+constexpr std::size_t kControlBytes = CMSG_SPACE(sizeof(int) * kFdsAtOnceMax);
 
 // Takes ownership of every fd in the control data, whatever else is wrong with it.
-void collect_fds(msghdr& header, std::vector<UniqueFd>& fds) {
+void collect_fds(msghdr& header, std::vector<ForeignFd>& fds, const std::shared_ptr<ForeignHoldings>& holdings) {
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr; control = CMSG_NXTHDR(&header, control)) {
     if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) {
       continue;
@@ -26,7 +28,7 @@ void collect_fds(msghdr& header, std::vector<UniqueFd>& fds) {
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
-      fds.emplace_back(fd);
+      fds.emplace_back(UniqueFd(fd), holdings);
     }
   }
 }
@@ -48,7 +50,7 @@ long MessageReader::receive(int socket, std::byte* destination, std::size_t byte
   if (got < 0) {
     return -errno;
   }
-  collect_fds(header, message_.fds);
+  collect_fds(header, message_.fds, holdings_);
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
     message_.fds_lost = true;
   }

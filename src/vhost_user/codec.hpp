@@ -1,22 +1,24 @@
 // Messages to and from a stream socket: 12 bytes of header, a payload, and file descriptors beside them (SCM_RIGHTS).
 //
 // Used by both ends of a connection, on whichever thread owns it. Nothing here blocks: a socket that has only half a message
-// leaves the other half for the next call, at any byte. Every fd that arrives is owned from the moment of recvmsg, and has
-// close-on-exec set.
+// leaves the other half for the next call, at any byte. Every fd that arrives is owned from the moment of recvmsg, has
+// close-on-exec set, and belongs to the reader's holdings.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/foreign.hpp"
 #include "base/limits.hpp"
 #include "base/result.hpp"
-#include "base/unique_fd.hpp"
 #include "vhost_user/messages.hpp"
 
 namespace ringway::vhost_user {
@@ -24,7 +26,7 @@ namespace ringway::vhost_user {
 struct Message {
   Header header;
   std::vector<std::byte> payload;
-  std::vector<UniqueFd> fds;
+  std::vector<ForeignFd> fds;
   // More fds came than a message may carry, or than this process may hold: the surplus is gone, so `fds` can't be trusted to
   // be what the sender meant.
   bool fds_lost = false;
@@ -33,6 +35,8 @@ struct Message {
 // Puts messages together from what a socket gives.
 class MessageReader {
  public:
+  explicit MessageReader(std::shared_ptr<ForeignHoldings> holdings = nullptr) : holdings_(std::move(holdings)) {}
+
   enum class Status : std::uint8_t {
     complete,    // take() gives the message
     incomplete,  // the socket has no more for now (EAGAIN)
@@ -52,6 +56,7 @@ class MessageReader {
   [[nodiscard]] long receive(int socket, std::byte* destination, std::size_t bytes);
   [[nodiscard]] bool header_is_sound();
 
+  std::shared_ptr<ForeignHoldings> holdings_;
   std::array<std::byte, sizeof(Header)> header_{};
   std::size_t header_bytes_ = 0;
   std::size_t payload_bytes_ = 0;

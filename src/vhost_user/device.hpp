@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
+#include "base/foreign.hpp"
 #include "base/result.hpp"
-#include "base/unique_fd.hpp"
 #include "guest/dirty_log.hpp"
 #include "guest/region_map.hpp"
 #include "ring/ring_layout.hpp"
@@ -42,10 +42,10 @@ struct RingStart {
   bool enabled = false;
   bool log_used_ring = false;  // VHOST_VRING_F_LOG
   GuestAddress log_guest_address;
-  UniqueFd kick;  // may be empty: polled by us, or in-band
+  ForeignFd kick;  // may be empty: polled by us, or in-band
   // May be empty: the driver polls, or in-band. Hostile: it was made non-blocking, but the peer can clear that flag.
-  UniqueFd call;
-  UniqueFd error;            // may be empty
+  ForeignFd call;
+  ForeignFd error;           // may be empty
   bool inband_call = false;  // call by VRING_CALL on the back-end channel
   std::shared_ptr<const InflightMapping> inflight;
 };
@@ -58,6 +58,8 @@ class FrontEndPort {
   // VHOST_USER_BACKEND_VRING_CALL / VRING_ERR, for INBAND_NOTIFICATIONS.
   virtual bool send_vring_call(std::uint32_t index) = 0;
   virtual bool send_vring_error(std::uint32_t index) = 0;
+  // The front-end does what no session can go on with; ends the session.
+  virtual void give_up(const std::string& reason) = 0;
 
  protected:
   ~FrontEndPort() = default;
@@ -96,13 +98,14 @@ class Device {
   // The base as GET_VRING_BASE wants it, with everything that was popped completed; or the bounded error.
   virtual void stop_ring(std::uint32_t index, Done<std::uint32_t> done) = 0;
   virtual void enable_ring(std::uint32_t index, bool enabled, Done<> done) = 0;
-  virtual void set_call(std::uint32_t index, UniqueFd call, Done<> done) = 0;  // on a running ring
-  virtual void set_kick(std::uint32_t index, UniqueFd kick, Done<> done) = 0;
-  virtual void set_error(std::uint32_t index, UniqueFd error, Done<> done) = 0;
+  virtual void set_call(std::uint32_t index, ForeignFd call, Done<> done) = 0;  // on a running ring
+  virtual void set_kick(std::uint32_t index, ForeignFd kick, Done<> done) = 0;
+  virtual void set_error(std::uint32_t index, ForeignFd error, Done<> done) = 0;
   virtual void set_addresses(std::uint32_t index, RingAddresses addresses, bool log, GuestAddress log_address,
                              Done<> done) = 0;  // on a running ring (migration turns its log flag on so)
   virtual void kick(std::uint32_t index) = 0;   // in-band
-  virtual void reset(Done<> done) = 0;          // RESET_DEVICE, or status 0: device state only, rings stop
+  // RESET_DEVICE, or status 0: device state only, rings stop. The session then makes the in-flight region void.
+  virtual void reset(Done<> done) = 0;
 };
 
 }  // namespace ringway::vhost_user

@@ -30,6 +30,9 @@ namespace {
 
 constexpr Duration kFirstPause = Duration::milliseconds(10);
 constexpr Duration kLongestPause = Duration::seconds(1);
+// After a session that was given up, doubled with each further one in a row: what it did to its neighbours it may try again.
+constexpr Duration kFirstPenalty = Duration::seconds(2);
+constexpr Duration kLongestPenalty = Duration::seconds(256);
 // Front-ends that wait for the first one to be drained. Few, but a restarting VMM may knock more than once.
 constexpr int kBacklog = 8;
 
@@ -93,10 +96,15 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
   Loop& loop_;
   Device& device_;
   std::optional<SocketLock> lock_;
-  UniqueFd listener_;
+  // All that a front-end makes us hold, from one session to the next. The listener too: in its backlog may be descriptors
+  // that were sent to it.
+  const std::shared_ptr<ForeignHoldings> holdings_ = ForeignHoldings::create();
+  ForeignFd listener_;
   bool told_of_waiting_ = false;  // in this session
   WatchId watch_;
   Duration pause_ = kFirstPause;
+  Duration penalty_ = kFirstPenalty;
+  Instant not_before_;  // no front-end is taken earlier
   std::unique_ptr<BackendSession> session_;
   std::uint64_t sessions_ = 0;
   std::uint64_t refused_ = 0;
@@ -129,7 +137,8 @@ Result<> SocketEndpoint::open() {
     return {};
   }
   RW_TRY_ASSIGN(lock_, SocketLock::take(options_.path));
-  RW_TRY_ASSIGN(listener_, listen_at(options_.path, options_.mode));
+  RW_TRY_ASSIGN(UniqueFd listener, listen_at(options_.path, options_.mode));
+  listener_ = ForeignFd(std::move(listener), holdings_);
   return watch_listener();
 }
 
@@ -154,7 +163,7 @@ Result<> SocketEndpoint::open_inherited() {
     return fail_errno(errno, fmt::format("{}: can't set its flags", place()));
   }
   if (listening != 0) {
-    listener_ = std::move(socket);
+    listener_ = ForeignFd(std::move(socket), holdings_);
     return watch_listener();
   }
   begin_session(std::move(socket));
@@ -182,7 +191,7 @@ void SocketEndpoint::on_timer(Instant /*now*/) noexcept {
 }
 
 void SocketEndpoint::find_front_end() {
-  if (closing_) {
+  if (closing_ || (session_ == nullptr && clock_now() < not_before_)) {
     return;
   }
   if (session_ != nullptr) {
@@ -241,7 +250,7 @@ void SocketEndpoint::begin_session(UniqueFd socket) {
   ++sessions_;
   told_of_waiting_ = false;
   spdlog::info("{}: {}: a front-end has connected", device_.name(), place());
-  session_ = BackendSession::create(std::move(socket), loop_, device_,
+  session_ = BackendSession::create(ForeignFd(std::move(socket), holdings_), loop_, device_,
                                     [this](const std::string& /*logged by it*/) { end_session(); });
 }
 
@@ -251,8 +260,19 @@ void SocketEndpoint::end_session() {
   if (session_->messages() > 0) {
     pause_ = kFirstPause;
   }
+  const bool given_up = session_->given_up();
   session_.reset();
-  if (closing_ || listener_) {
+  if (!given_up) {
+    penalty_ = kFirstPenalty;
+  } else {
+    not_before_ = clock_now() + penalty_;
+    spdlog::warn("{}: {}: the next front-end is served in {} s", device_.name(), place(),
+                 penalty_.ns / Duration::seconds(1).ns);
+    penalty_ = std::min(penalty_ + penalty_, kLongestPenalty);
+  }
+  if (given_up && !closing_ && options_.inherited_fd < 0) {
+    loop_.set_timer(*this, not_before_);
+  } else if (closing_ || listener_) {
     loop_.set_timer(*this, Instant{});
   } else if (options_.inherited_fd < 0) {
     try_again_later();

@@ -3,6 +3,7 @@
 // Owner: control thread. One session at a time; a second front-end stays in the backlog until the first session is drained.
 // Any number of reconnects. A stale socket path is replaced, a live one never: a lock file `<path>.lock`
 // tells them apart. A connecting endpoint tries again with growing pauses (to about 1 s).
+// After a front-end that the device gave up on, the next one waits some seconds, and minutes if that repeats.
 #pragma once
 
 #include <cstdint>

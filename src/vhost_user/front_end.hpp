@@ -72,7 +72,7 @@ class FrontEnd {
   [[nodiscard]] Result<> set_log_base(std::uint64_t bytes, std::uint64_t offset, int fd);
   struct Inflight {
     InflightDescription description{};
-    UniqueFd fd;
+    ForeignFd fd;
   };
   [[nodiscard]] Result<Inflight> get_inflight_fd(std::uint16_t queue_count, std::uint16_t queue_size);
   [[nodiscard]] Result<> set_inflight_fd(const InflightDescription& description, int fd);

@@ -26,9 +26,11 @@ Result<> check_numbers(std::uint32_t queue_count, std::uint32_t queue_size, cons
   return {};
 }
 
-Result<std::shared_ptr<const InflightMapping>> map_region(int fd, std::uint64_t bytes, std::uint64_t offset,
+Result<std::shared_ptr<const InflightMapping>> map_region(int fd, std::shared_ptr<ForeignHoldings> holdings,
+                                                          std::uint64_t bytes, std::uint64_t offset,
                                                           std::uint16_t queue_count, std::uint16_t queue_size, bool packed) {
-  RW_TRY_ASSIGN(std::shared_ptr<Mapping> memory, Mapping::create(fd, GuestAddress{}, UserAddress{}, bytes, offset));
+  RW_TRY_ASSIGN(std::shared_ptr<Mapping> memory,
+                Mapping::create(fd, GuestAddress{}, UserAddress{}, bytes, offset, std::move(holdings)));
   auto mapping = std::make_shared<InflightMapping>();
   mapping->memory = std::move(memory);
   mapping->queue_count = queue_count;
@@ -40,7 +42,7 @@ Result<std::shared_ptr<const InflightMapping>> map_region(int fd, std::uint64_t 
 }  // namespace
 
 Result<NewInflight> create_inflight(std::uint16_t queue_count, std::uint16_t queue_size, bool packed,
-                                    const InflightLimits& limits) {
+                                    const InflightLimits& limits, std::shared_ptr<ForeignHoldings> holdings) {
   RW_TRY(check_numbers(queue_count, queue_size, limits));
   const std::uint64_t bytes = queue_count * InflightQueue::bytes_per_queue(queue_size, packed);
   NewInflight region;
@@ -55,15 +57,15 @@ Result<NewInflight> create_inflight(std::uint16_t queue_count, std::uint16_t que
   if (::fcntl(region.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return fail_errno(errno, "the in-flight region can't be sealed");
   }
-  RW_TRY_ASSIGN(region.mapping, map_region(region.fd.get(), bytes, 0, queue_count, queue_size, packed));
+  RW_TRY_ASSIGN(region.mapping, map_region(region.fd.get(), std::move(holdings), bytes, 0, queue_count, queue_size, packed));
   region.description.mmap_bytes = bytes;
   region.description.queue_count = queue_count;
   region.description.queue_size = queue_size;
   return region;
 }
 
-Result<std::shared_ptr<const InflightMapping>> adopt_inflight(int fd, const InflightDescription& description, bool packed,
-                                                              const InflightLimits& limits) {
+Result<std::shared_ptr<const InflightMapping>> adopt_inflight(const ForeignFd& fd, const InflightDescription& description,
+                                                              bool packed, const InflightLimits& limits) {
   RW_TRY(check_numbers(description.queue_count, description.queue_size, limits));
   const std::uint64_t needed = description.queue_count * InflightQueue::bytes_per_queue(description.queue_size, packed);
   if (description.mmap_bytes < needed) {
@@ -71,7 +73,19 @@ Result<std::shared_ptr<const InflightMapping>> adopt_inflight(int fd, const Infl
                             description.queue_count, description.queue_size, needed));
   }
   // No more is mapped than is used: what the front-end claims beyond that need not exist.
-  return map_region(fd, needed, description.mmap_offset, description.queue_count, description.queue_size, packed);
+  return map_region(fd.get(), fd.holdings(), needed, description.mmap_offset, description.queue_count,
+                    description.queue_size, packed);
+}
+
+void clear_inflight(const InflightMapping& region) {
+  for (std::uint16_t i = 0; i < region.queue_count; ++i) {
+    // What can't be opened here can't be served again either.
+    if (Result<InflightQueue> queue = InflightQueue::open(
+            region.memory,
+            {.queue_index = i, .queue_size = region.queue_size, .ring_size = region.queue_size, .packed = region.packed})) {
+      queue->clear();
+    }
+  }
 }
 
 }  // namespace ringway::vhost_user

@@ -26,13 +26,18 @@ struct NewInflight {
   std::shared_ptr<const InflightMapping> mapping;
 };
 
-// A zeroed region, sealed against truncation. Errors: numbers outside of the limits, no memory.
+// A zeroed region, sealed against truncation, whose mapping belongs to `holdings`. Errors: numbers outside of the limits, no
+// memory.
 [[nodiscard]] Result<NewInflight> create_inflight(std::uint16_t queue_count, std::uint16_t queue_size, bool packed,
-                                                  const InflightLimits& limits);
+                                                  const InflightLimits& limits, std::shared_ptr<ForeignHoldings> holdings);
 
 // Maps what the front-end has kept. Errors: numbers outside of the limits, a region too small for them, a file shorter than
 // the region.
-[[nodiscard]] Result<std::shared_ptr<const InflightMapping>> adopt_inflight(int fd, const InflightDescription& description,
+[[nodiscard]] Result<std::shared_ptr<const InflightMapping>> adopt_inflight(const ForeignFd& fd,
+                                                                            const InflightDescription& description,
                                                                             bool packed, const InflightLimits& limits);
+
+// The device was reset: whatever the region says of its rings, those too that were not started, is void.
+void clear_inflight(const InflightMapping& region);
 
 }  // namespace ringway::vhost_user

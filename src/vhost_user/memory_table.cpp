@@ -10,7 +10,7 @@
 
 namespace ringway::vhost_user {
 
-Result<std::shared_ptr<Mapping>> MemoryTable::map_region(const MemoryRegion& region, const UniqueFd& fd) const {
+Result<std::shared_ptr<Mapping>> MemoryTable::map_region(const MemoryRegion& region, const ForeignFd& fd) const {
   const GuestAddress guest{region.guest_address};
   const UserAddress user{region.user_address};
   RW_TRY_ASSIGN(const Mapping::Identity identity,
@@ -21,7 +21,7 @@ Result<std::shared_ptr<Mapping>> MemoryTable::map_region(const MemoryRegion& reg
       return mapping;
     }
   }
-  return Mapping::create(fd.get(), guest, user, region.bytes, region.mmap_offset);
+  return Mapping::create(fd.get(), guest, user, region.bytes, region.mmap_offset, fd.holdings());
 }
 
 Result<> MemoryTable::commit(std::vector<std::shared_ptr<Mapping>> mappings) {
@@ -37,7 +37,7 @@ Result<> MemoryTable::commit(std::vector<std::shared_ptr<Mapping>> mappings) {
   return {};
 }
 
-Result<> MemoryTable::set(std::span<const MemoryRegion> regions, std::span<const UniqueFd> fds) {
+Result<> MemoryTable::set(std::span<const MemoryRegion> regions, std::span<const ForeignFd> fds) {
   RW_CHECK(regions.size() == fds.size());
   std::vector<std::shared_ptr<Mapping>> mappings;
   mappings.reserve(regions.size());
@@ -48,7 +48,7 @@ Result<> MemoryTable::set(std::span<const MemoryRegion> regions, std::span<const
   return commit(std::move(mappings));
 }
 
-Result<> MemoryTable::add(const MemoryRegion& region, const UniqueFd& fd) {
+Result<> MemoryTable::add(const MemoryRegion& region, const ForeignFd& fd) {
   if (mappings_.size() >= limits::kMemorySlotsMax) {
     return fail(fmt::format("all {} memory slots are taken", limits::kMemorySlotsMax));
   }

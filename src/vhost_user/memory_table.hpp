@@ -22,8 +22,8 @@ class MemoryTable {
   MemoryTable() : map_(std::make_shared<const RegionMap>()) {}
 
   // Replaces the whole table. REQUIRES: as many fds as regions.
-  [[nodiscard]] Result<> set(std::span<const MemoryRegion> regions, std::span<const UniqueFd> fds);
-  [[nodiscard]] Result<> add(const MemoryRegion& region, const UniqueFd& fd);
+  [[nodiscard]] Result<> set(std::span<const MemoryRegion> regions, std::span<const ForeignFd> fds);
+  [[nodiscard]] Result<> add(const MemoryRegion& region, const ForeignFd& fd);
   // The region is found by guest address, user address and size, as the specification wants it; its offset is ignored.
   [[nodiscard]] Result<> remove(const MemoryRegion& region);
   void clear();
@@ -33,7 +33,7 @@ class MemoryTable {
   [[nodiscard]] std::size_t slots() const { return mappings_.size(); }
 
  private:
-  [[nodiscard]] Result<std::shared_ptr<Mapping>> map_region(const MemoryRegion& region, const UniqueFd& fd) const;
+  [[nodiscard]] Result<std::shared_ptr<Mapping>> map_region(const MemoryRegion& region, const ForeignFd& fd) const;
   [[nodiscard]] Result<> commit(std::vector<std::shared_ptr<Mapping>> mappings);
 
   std::vector<std::shared_ptr<Mapping>> mappings_;

@@ -152,17 +152,17 @@ class RecordingDevice final : public Device {
     calls.push_back(fmt::format("enable {} {}", index, enabled));
     finish(std::move(done));
   }
-  void set_call(std::uint32_t index, UniqueFd fd, Done<> done) override {
+  void set_call(std::uint32_t index, ForeignFd fd, Done<> done) override {
     calls.push_back(fmt::format("set_call {} {}", index, static_cast<bool>(fd)));
     running.at(index).call = std::move(fd);
     finish(std::move(done));
   }
-  void set_kick(std::uint32_t index, UniqueFd fd, Done<> done) override {
+  void set_kick(std::uint32_t index, ForeignFd fd, Done<> done) override {
     calls.push_back(fmt::format("set_kick {} {}", index, static_cast<bool>(fd)));
     running.at(index).kick = std::move(fd);
     finish(std::move(done));
   }
-  void set_error(std::uint32_t index, UniqueFd fd, Done<> done) override {
+  void set_error(std::uint32_t index, ForeignFd fd, Done<> done) override {
     calls.push_back(fmt::format("set_error {} {}", index, static_cast<bool>(fd)));
     running.at(index).error = std::move(fd);
     finish(std::move(done));
@@ -242,6 +242,7 @@ class SessionBench {
   std::unique_ptr<BackendSession> session;
   std::optional<std::string> ended;
   std::optional<FrontEnd> front;
+  std::shared_ptr<ForeignHoldings> holdings;  // null: what the front-end sends is closed at once
   UniqueFd memory = make_memory(kMemoryBytes);
 
   ~SessionBench() { finish(); }
@@ -250,8 +251,8 @@ class SessionBench {
     auto [ours, theirs] = make_socket_pair();
     ended.reset();
     front.emplace(std::move(ours));
-    session =
-        BackendSession::create(std::move(theirs), *loop, device, [this](std::string reason) { ended = std::move(reason); });
+    session = BackendSession::create(ForeignFd(std::move(theirs), holdings), *loop, device,
+                                     [this](std::string reason) { ended = std::move(reason); });
     step();
   }
   // Lets the session do all that it can do.

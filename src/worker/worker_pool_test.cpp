@@ -68,7 +68,7 @@ TEST(WorkerPool, FreesAWorkerThatHangsInAPeersDescriptor) {
   while (outcome.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     pool->free_stuck_writes();
   }
-  EXPECT_EQ(outcome.get(), EventFd::Sent::broken);
+  EXPECT_EQ(outcome.get(), EventFd::Sent::held);
   EXPECT_FALSE(call.present());
   close(peer);
 }

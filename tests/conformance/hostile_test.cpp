@@ -2,6 +2,8 @@
 //
 // The neighbour reads one block after the other, verified, for as long as the attacks last. Afterwards this process must
 // hold as many descriptors, mappings and as much memory as before.
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -400,6 +402,100 @@ TEST_F(Hostile, Row011_ChainsThatLie) {
         << static_cast<int>(lie);
     EXPECT_TRUE(!stops || error) << "lie " << static_cast<int>(lie);
   }
+}
+
+// A TCP socket whose close() waits ten seconds for a peer that reads nothing.
+UniqueFd socket_that_lingers(UniqueFd& peer) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof address;
+  UniqueFd lingering(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const linger wait{.l_onoff = 1, .l_linger = 10};
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(::listen(listener.get(), 1), 0);
+  EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  static_cast<void>(::connect(lingering.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address));
+  peer = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_EQ(::setsockopt(lingering.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait), 0);
+  const std::vector<char> filling(1U << 20U);
+  EXPECT_TRUE(eventually([&] { return ::send(lingering.get(), filling.data(), filling.size(), 0) < 0 && errno == EAGAIN; }));
+  return lingering;
+}
+
+// Whatever becomes of a descriptor (refused, replaced on a running ring, left over at the session's end), its close() keeps
+// nobody waiting.
+TEST_F(Hostile, DescriptorsWhoseCloseWaits) {
+  std::array<UniqueFd, 4> peers;
+  const Instant began = clock_now();
+  {
+    const auto driver = mad();
+    ASSERT_NE(driver, nullptr);
+    FrontEnd& front = driver->front_end();
+    const auto give = [&](UniqueFd& peer, std::uint32_t ring) {
+      return front.set_vring_call(ring, socket_that_lingers(peer).get()).has_value();
+    };
+    EXPECT_TRUE(give(peers[0], 0));
+    EXPECT_TRUE(give(peers[1], 0)) << "the first one is replaced on the worker";
+    EXPECT_FALSE(give(peers[2], 77)) << "there is no such ring";
+    EXPECT_TRUE(front.get_features());
+    EXPECT_TRUE(give(peers[3], 1));
+    const auto other = FrontEnd::connect(directory_.file("good"), kLimit);
+    EXPECT_TRUE(other);
+  }
+  well_behaved();
+  EXPECT_LT((clock_now() - began).ns, Duration::seconds(5).ns);
+  const std::size_t seen = neighbour_->reads();
+  EXPECT_TRUE(eventually([&] { return neighbour_->reads() > seen + 100; }));
+  for (UniqueFd& peer : peers) {
+    peer.reset();  // what lingers ends
+  }
+}
+
+// Who holds up the worker in a write once doesn't get to do it again.
+TEST_F(Hostile, CallThatBlocksEndsTheSession) {
+  const auto driver = mad();
+  ASSERT_NE(driver, nullptr);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  ASSERT_TRUE(driver->front_end().set_vring_call(0, writer.get()));
+  const std::vector<char> filling(1U << 20U);
+  while (::write(writer.get(), filling.data(), filling.size()) > 0 || ::write(writer.get(), filling.data(), 1) > 0) {
+  }
+  ASSERT_EQ(::fcntl(writer.get(), F_SETFL, 0), 0);
+  // Which of them finds the driver waiting for its call is a matter of luck; from then on none is completed.
+  BlkDriverQueue& queue = driver->queue(0);
+  submit(queue, spec::kBlkTypeIn, 0);
+  queue.publish_and_kick();
+  EXPECT_TRUE(eventually([&] {
+    static_cast<void>(queue.wait(clock_now() + Duration::milliseconds(50)));
+    std::array<BlkCompletion, 1> done;
+    if (queue.reap(done) == 1) {
+      submit(queue, spec::kBlkTypeIn, 0);
+      queue.publish_and_kick();
+    }
+    pollfd entry{.fd = driver->front_end().socket(), .events = POLLIN, .revents = 0};
+    return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLHUP) != 0;
+  }));
+  // The neighbour's reads waited for the one write. The next front-end waits as well.
+  calm_ = neighbour_->reads();
+  const Instant ended = clock_now();
+  well_behaved();
+  EXPECT_GT((clock_now() - ended).ns, Duration::milliseconds(1500).ns);
+  EXPECT_LT((clock_now() - ended).ns, Duration::seconds(8).ns);
+}
+
+// Held by ourselves it would hide the front-end's death from us.
+TEST_F(Hostile, ItsOwnEndOfTheConnectionIsRefused) {
+  const auto driver = mad();
+  ASSERT_NE(driver, nullptr);
+  FrontEnd& front = driver->front_end();
+  EXPECT_FALSE(front.set_vring_call(0, front.socket()));
+  EXPECT_FALSE(front.set_vring_err(0, front.socket()));
+  EXPECT_TRUE(front.get_features());
 }
 
 // The front-end truncates its memory while the kernel and we write to it. Rings and data are reached by pwrite() only here,

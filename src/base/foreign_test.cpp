@@ -1,0 +1,107 @@
+#include "base/foreign.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <semaphore>
+#include <thread>
+
+namespace ringway {
+namespace {
+
+UniqueFd any_descriptor() {
+  return UniqueFd(::eventfd(0, EFD_CLOEXEC));
+}
+
+template <typename Condition>
+bool soon(Condition condition) {
+  for (int i = 0; i < 5000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return condition();
+}
+
+bool is_open(int fd) {
+  return ::fcntl(fd, F_GETFD) >= 0;
+}
+
+TEST(ForeignFd, WithoutHoldingsIsClosedAtOnce) {
+  ForeignFd fd = any_descriptor();
+  const int number = fd.get();
+  EXPECT_TRUE(is_open(number));
+  fd.reset();
+  EXPECT_FALSE(fd);
+  EXPECT_FALSE(is_open(number));
+}
+
+TEST(ForeignFd, IsCountedUntilItIsClosed) {
+  const auto holdings = ForeignHoldings::create();
+  {
+    ForeignFd one(any_descriptor(), holdings);
+    const ForeignFd empty(UniqueFd(), holdings);
+    EXPECT_EQ(holdings->descriptors(), 1U);
+    ForeignFd moved = std::move(one);
+    ForeignFd other = moved.duplicate();
+    EXPECT_TRUE(other);
+    EXPECT_EQ(holdings->descriptors(), 2U);
+    other = std::move(moved);
+    EXPECT_TRUE(soon([&] { return holdings->descriptors() == 1; }));
+  }
+  EXPECT_TRUE(soon([&] { return holdings->descriptors() == 0; }));
+}
+
+TEST(ForeignFd, OneThatTakesItsTimeHoldsUpNobodyButItsOwn) {
+  const auto slow = ForeignHoldings::create();
+  const auto other = ForeignHoldings::create();
+  std::binary_semaphore may_end{0};
+  std::atomic<bool> ended{false};
+  slow->let_go([&] {
+    may_end.acquire();
+    ended = true;
+  });
+  ForeignFd behind(any_descriptor(), slow);
+  ForeignFd beside(any_descriptor(), other);
+  const int number_behind = behind.get();
+  const int number_beside = beside.get();
+  behind.reset();
+  beside.reset();
+  EXPECT_TRUE(soon([&] { return !is_open(number_beside); }));
+  EXPECT_EQ(slow->descriptors(), 1U);
+  EXPECT_TRUE(is_open(number_behind));
+  EXPECT_FALSE(ended);
+  may_end.release();
+  EXPECT_TRUE(soon([&] { return slow->descriptors() == 0; }));
+  EXPECT_TRUE(ended);
+}
+
+TEST(ForeignHoldings, LetsGoInOrderFromManyThreadsAndOutlivesItsOwner) {
+  std::array<std::atomic<int>, 4> done{};
+  std::atomic<bool> in_order{true};
+  {
+    const auto holdings = ForeignHoldings::create();
+    std::array<std::jthread, 4> threads;
+    for (std::size_t t = 0; t < threads.size(); ++t) {
+      threads[t] = std::jthread([&, t, holdings] {
+        for (int i = 0; i < 1000; ++i) {
+          holdings->let_go([&, t, i] {
+            if (done[t].exchange(i + 1) != i) {
+              in_order = false;
+            }
+          });
+        }
+      });
+    }
+  }
+  for (auto& each : done) {
+    EXPECT_TRUE(soon([&] { return each == 1000; }));
+  }
+  EXPECT_TRUE(in_order);
+}
+
+}  // namespace
+}  // namespace ringway
