@@ -9,8 +9,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -70,6 +72,8 @@ struct BlkBenchOptions {
   pid_t backend_pid = 0;         // whose CPU time is reported; 0: the process that listens on the socket
 
   bool json = false;  // for run_blk_bench: what it prints
+  // Told once, on a thread of its own, when the back-end lets us wait longer than half a second for a session.
+  std::function<void(std::string_view)> on_wait = {};
 };
 
 struct BlkBenchResult {
@@ -101,7 +105,10 @@ struct BlkBenchResult {
   std::uint32_t threads = 0;
 };
 
-// Errors: what the driver's create() says; options that don't go together; a back-end that stops answering (10 s without a
+// Errors: options that are impossible or don't go together, whatever the disk is.
+[[nodiscard]] Result<> check_blk_bench_options(const BlkBenchOptions& options);
+
+// Errors: what connect_backend() says; options that don't go together; a back-end that stops answering (10 s without a
 // completion) or closes the connection.
 [[nodiscard]] Result<> measure_blk(const BlkBenchOptions& options, BlkBenchResult& result);
 

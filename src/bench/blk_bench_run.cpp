@@ -28,6 +28,7 @@
 #include "base/check.hpp"
 #include "base/fence.hpp"
 #include "base/prng.hpp"
+#include "bench/connect_backend.hpp"
 #include "bench/process_cpu.hpp"
 #include "driver/blk_driver.hpp"
 #include "loop/clock.hpp"
@@ -446,29 +447,6 @@ std::uint32_t needed_descriptors(const BlkBenchOptions& options, bool indirect) 
   return options.depth * (indirect ? 1 : options.segments + 2);
 }
 
-Result<> check_options(const BlkBenchOptions& options) {
-  if (options.block_bytes == 0 || options.block_bytes % spec::kSectorBytes != 0) {
-    return fail(fmt::format("a block of {} bytes is no multiple of 512", options.block_bytes));
-  }
-  if (options.read_percent > 100) {
-    return fail(fmt::format("{} % reads: give 0 to 100", options.read_percent));
-  }
-  if (options.depth == 0 || options.depth > limits::kRingSizeMax) {
-    return fail(fmt::format("a depth of {} is not possible; give 1 to {}", options.depth, limits::kRingSizeMax));
-  }
-  if (options.segments == 0 || options.segments > options.block_bytes) {
-    return fail(fmt::format("a block of {} bytes can't be split into {} segments", options.block_bytes, options.segments));
-  }
-  if (options.queues == 0 || options.threads > options.queues) {
-    return fail(fmt::format("{} threads for {} queues: give at least one queue, and a thread no more than there are queues",
-                            options.threads, options.queues));
-  }
-  if (options.verify && options.block_bytes % sizeof(std::uint64_t) != 0) {
-    return fail("verify needs blocks of a multiple of 8 bytes");
-  }
-  return {};
-}
-
 BlkDriverOptions driver_options(const BlkBenchOptions& options) {
   BlkDriverOptions driver;
   driver.socket_path = options.socket_path;
@@ -554,9 +532,32 @@ void collect(const std::vector<std::unique_ptr<BenchThread>>& threads, const Blk
 
 }  // namespace
 
+Result<> check_blk_bench_options(const BlkBenchOptions& options) {
+  if (options.block_bytes == 0 || options.block_bytes % spec::kSectorBytes != 0) {
+    return fail(fmt::format("a block of {} bytes is no multiple of 512", options.block_bytes));
+  }
+  if (options.read_percent > 100) {
+    return fail(fmt::format("{} % reads: give 0 to 100", options.read_percent));
+  }
+  if (options.depth == 0 || options.depth > limits::kRingSizeMax) {
+    return fail(fmt::format("a depth of {} is not possible; give 1 to {}", options.depth, limits::kRingSizeMax));
+  }
+  if (options.segments == 0 || options.segments > options.block_bytes) {
+    return fail(fmt::format("a block of {} bytes can't be split into {} segments", options.block_bytes, options.segments));
+  }
+  if (options.queues == 0 || options.threads > options.queues) {
+    return fail(fmt::format("{} threads for {} queues: give at least one queue, and a thread no more than there are queues",
+                            options.threads, options.queues));
+  }
+  if (options.verify && options.block_bytes % sizeof(std::uint64_t) != 0) {
+    return fail("verify needs blocks of a multiple of 8 bytes");
+  }
+  return {};
+}
+
 Result<> measure_blk(const BlkBenchOptions& options, BlkBenchResult& result) {
-  RW_TRY(check_options(options));
-  RW_TRY_ASSIGN(const std::unique_ptr<BlkDriver> driver, BlkDriver::create(driver_options(options)));
+  RW_TRY(check_blk_bench_options(options));
+  RW_TRY_ASSIGN(const std::unique_ptr<BlkDriver> driver, connect_backend(driver_options(options), options.on_wait));
   const RingFeatures ring = driver->negotiated().ring;
   result.packed = ring.packed;
   result.indirect = ring.indirect;

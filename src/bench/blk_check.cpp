@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/blk_check_rules.hpp"
+#include "bench/connect_backend.hpp"
 #include "loop/clock.hpp"
 
 namespace ringway {
@@ -143,11 +144,11 @@ void run_rules(std::span<const Rule> rules, const Context& context, std::ostream
 
 // What the back-end offers, by one ordinary session.
 Result<> learn(Context& context) {
-  RW_TRY_ASSIGN(Session session, context.open());
-  context.offered = session.driver().negotiated().offered;
-  context.protocol_offered = session.driver().negotiated().protocol_offered;
-  context.queues_offered = session.driver().negotiated().queues_offered;
-  context.config = session.driver().config();
+  RW_TRY_ASSIGN(const std::unique_ptr<BlkDriver> driver, connect_backend(context.driver_options(), context.options.on_wait));
+  context.offered = driver->negotiated().offered;
+  context.protocol_offered = driver->negotiated().protocol_offered;
+  context.queues_offered = driver->negotiated().queues_offered;
+  context.config = driver->config();
   return {};
 }
 

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 
 #include "base/time.hpp"
 
@@ -21,6 +23,8 @@ struct BlkCheckOptions {
   bool allow_writes = false;
   std::string only;   // runs only rules whose name contains this; empty: all
   bool json = false;  // one JSON object instead of lines
+  // Told once, on a thread of its own, when the back-end lets us wait longer than half a second for the first session.
+  std::function<void(std::string_view)> on_wait = {};
 };
 
 // Returns the exit code: 0 if no rule failed, 1 if one did, 2 if the back-end couldn't be reached at all.

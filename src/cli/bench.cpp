@@ -2,18 +2,24 @@
 // what the machine itself contributes to such figures.
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <iostream>
+#include <limits>
 
+#include "base/limits.hpp"
 #include "bench/blk_bench.hpp"
 #include "bench/cache_line_probe.hpp"
+#include "cli/arguments.hpp"
 #include "cli/commands.hpp"
+#include "cli/cpus.hpp"
 #include "cli/self_host.hpp"
 #include "control/config.hpp"
+#include "policy/poll_policy.hpp"
 
 namespace ringway::cli {
 namespace {
+
+constexpr std::uint64_t kCountMax = std::numeric_limits<std::uint64_t>::max();
 
 struct BenchArguments {
   std::string socket;
@@ -29,6 +35,7 @@ struct BenchArguments {
   bool sequential = false;
   bool no_indirect = false;
   bool no_event_index = false;
+  bool destroy_data = false;
   BlkBenchOptions bench;
 };
 
@@ -62,19 +69,6 @@ Result<MemoryPages> parse_pages(const std::string& text) {
       fmt::format("--pages: '{}' is not allowed; give 4K, transparent (huge pages if they come) or 2M (hugetlbfs)", text));
 }
 
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &set)) {
-        cpus.push_back(cpu);
-      }
-    }
-  }
-  return cpus;
-}
-
 Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
   BlkBenchOptions options = arguments.bench;
   options.socket_path = arguments.socket;
@@ -98,7 +92,12 @@ Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
     RW_TRY_ASSIGN(options.range_bytes, of_option("--range", parse_size(arguments.range)));
   }
   if (!arguments.driver_cpus.empty()) {
-    RW_TRY_ASSIGN(options.driver_cpus, of_option("--cpus", parse_cpus(arguments.driver_cpus)));
+    RW_TRY_ASSIGN(options.driver_cpus, take_cpus("--cpus", arguments.driver_cpus));
+  }
+  RW_TRY(check_blk_bench_options(options));
+  if (!arguments.self && !arguments.destroy_data && (options.verify || options.read_percent < 100)) {
+    return fail(fmt::format("{} overwrites what is on the disk at '{}'; if that may be lost, add --destroy-data",
+                            options.verify ? "--verify" : "--workload " + arguments.mix, arguments.socket));
   }
   return options;
 }
@@ -112,12 +111,13 @@ Result<SelfHostOptions> self_options(const BenchArguments& arguments, BlkBenchOp
   options.disk.in_order = bench.in_order;
   RW_TRY_ASSIGN(options.disk.engine, of_option("--engine", parse_blk_engine(arguments.engine)));
   RW_TRY_ASSIGN(options.workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
+  RW_TRY(of_option("--poll", parse_poll_policy(arguments.poll)));
   options.workers.poll = arguments.poll;
   // Driver and worker apart, where there are two CPUs: the last is the worker's, since the first tends to have the
   // interrupts.
   const std::vector<int> cpus = allowed_cpus();
   if (!arguments.worker_cpus.empty()) {
-    RW_TRY_ASSIGN(options.workers.cpus, of_option("--worker-cpus", parse_cpus(arguments.worker_cpus)));
+    RW_TRY_ASSIGN(options.workers.cpus, take_cpus("--worker-cpus", arguments.worker_cpus));
   } else if (cpus.size() > 1) {
     options.workers.cpus = {cpus.back()};
   }
@@ -154,33 +154,53 @@ int bench_blk(const BenchArguments& arguments) {
     options->socket_path = self->socket_path();
     options->backend_pid = self->pid();
   }
+  options->on_wait = print_error;
   return run_blk_bench(*options, std::cout);
 }
 
 void add_workload_options(CLI::App& blk, BenchArguments& arguments) {
   BlkBenchOptions& bench = arguments.bench;
   blk.add_option("--workload", arguments.mix,
-                 "read, write, or mix=70 (per cent of reads); writes destroy the disk's contents")
+                 "read, write, or mix=70 (per cent of reads); writes destroy the disk's contents (see --destroy-data)")
       ->capture_default_str();
   blk.add_flag("--sequential", arguments.sequential, "Sequential instead of random");
   blk.add_option("--block-size,-b", arguments.block_size, "Of one request")->capture_default_str();
-  blk.add_option("--segments", bench.segments, "Buffers that a request's data is split into")->capture_default_str();
+  blk.add_option("--segments", bench.segments, "Buffers that a request's data is split into")
+      ->capture_default_str()
+      ->transform(whole_number({.least = 1}))
+      ->type_name("N");
   blk.add_option("--depth,-i", bench.depth, "Requests in flight on each queue")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  blk.add_option("--queues,-q", bench.queues, "Queues")->capture_default_str()->check(CLI::Range(1U, 64U));
-  blk.add_option("--threads", bench.threads, "Driver threads (default: one per queue)");
+      ->transform(whole_number({1, limits::kRingSizeMax}))
+      ->type_name("N");
+  blk.add_option("--queues,-q", bench.queues, "Queues")
+      ->capture_default_str()
+      ->transform(whole_number({1, limits::kBlkQueuesMax}))
+      ->type_name("N");
+  blk.add_option("--threads", bench.threads, "Driver threads (default: one per queue)")
+      ->transform(whole_number({1, limits::kBlkQueuesMax}))
+      ->type_name("N");
   blk.add_option("--offset", arguments.offset, "Where on the disk (default: its start)");
   blk.add_option("--range", arguments.range, "How much of the disk (default: all from the offset on)");
   blk.add_option("--time,-t", arguments.runtime, "How long")->capture_default_str();
   blk.add_option("--warm-up", arguments.warm_up, "Before it counts")->capture_default_str();
-  blk.add_option("--requests", bench.requests, "Ends after so many requests, if earlier");
+  blk.add_option("--requests", bench.requests, "Ends after so many requests, if earlier")
+      ->transform(whole_number({1, kCountMax}))
+      ->type_name("N");
   blk.add_option("--wait", arguments.wait, "How the driver waits: poll (spins) or sleep (as a guest's driver does)")
       ->capture_default_str()
-      ->check(CLI::IsMember({"poll", "sleep"}));
-  blk.add_flag("--verify", bench.verify, "Write patterns and check every read; destroys the disk's contents");
-  blk.add_option("--latency-every", bench.latency_every, "Take the time of every Nth request (default: by depth)");
-  blk.add_option("--seed", bench.seed, "Of the random offsets")->capture_default_str();
+      ->check(one_of({"poll", "sleep"}));
+  blk.add_flag("--verify", bench.verify,
+               "Write patterns and check every read; destroys the disk's contents (see --destroy-data)");
+  blk.add_flag("--destroy-data", arguments.destroy_data,
+               "With --socket: what is on the disk may be overwritten; without it only reads are done");
+  blk.add_option("--latency-every", bench.latency_every, "Take the time of every Nth request (default: by depth)")
+      ->transform(whole_number({.least = 1}))
+      ->type_name("N");
+  blk.add_option("--seed", bench.seed, "Of the random offsets")
+      ->capture_default_str()
+      ->transform(whole_number({0, kCountMax}))
+      ->type_name("N");
 }
 
 void add_ring_options(CLI::App& blk, BenchArguments& arguments) {
@@ -189,16 +209,22 @@ void add_ring_options(CLI::App& blk, BenchArguments& arguments) {
   blk.add_flag("--in-order", bench.in_order, "In-order completion");
   blk.add_flag("--no-indirect", arguments.no_indirect, "No indirect descriptors");
   blk.add_flag("--no-event-index", arguments.no_event_index, "No event index");
-  blk.add_option("--queue-size", bench.queue_size, "Descriptors of a ring (default: as the depth needs, 128 at least)");
+  blk.add_option("--queue-size", bench.queue_size, "Descriptors of a ring (default: as the depth needs, 128 at least)")
+      ->transform(whole_number({1, limits::kRingSizeMax}))
+      ->type_name("N");
   blk.add_option("--pages", arguments.pages, "Of the driver's memory: 4K, transparent or 2M")->capture_default_str();
   blk.add_option("--cpus", arguments.driver_cpus, "CPUs of the driver's threads (with --self: all but the worker's)");
 }
 
 int bench_cache_line(const std::string& cpus, bool json) {
-  const Result<std::vector<int>> pair = of_option("--cpus", parse_cpus(cpus));
-  if (!pair || pair->size() != 2 || pair->front() == pair->back()) {
-    print_error(pair ? fmt::format("--cpus: '{}' is not allowed; give two different CPUs, such as 0,1", cpus)
-                     : pair.error().message);
+  Result<std::vector<int>> pair = of_option("--cpus", parse_cpus(cpus));
+  if (pair && (pair->size() != 2 || pair->front() == pair->back())) {
+    pair = fail(fmt::format("--cpus: '{}' is not allowed; give two different CPUs, such as 0,1", cpus));
+  } else if (pair) {
+    pair = take_cpus("--cpus", cpus);
+  }
+  if (!pair) {
+    print_error(pair.error().message);
     return kExitUsage;
   }
   return run_cache_line_probe(pair->front(), pair->back(), json, std::cout);
@@ -248,7 +274,9 @@ void add_bench(CLI::App& app, int& exit_code) {
       "  ringway bench blk --self                                    null store, 4 KiB random reads, 32 in flight\n"
       "  ringway bench blk --self --store disk.img --depth 1         a file's latency\n"
       "  ringway bench blk --self --wait sleep --poll fixed=50us     a driver that sleeps, a worker that polls a little\n"
-      "  ringway bench blk --socket /run/peer.sock --json            any other back-end, by the same driver");
+      "  ringway bench blk --socket /run/peer.sock --json            any other back-end, by the same driver\n"
+      "  ringway bench blk --socket /run/peer.sock --workload write --destroy-data\n"
+      "                                                              writes: only to a disk whose contents may be lost");
   blk->callback([arguments, &exit_code] { exit_code = bench_blk(*arguments); });
 }
 

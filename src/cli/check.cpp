@@ -34,6 +34,7 @@ void add_check(CLI::App& app, int& exit_code) {
       return;
     }
     options->answer_limit = *limit;
+    options->on_wait = print_error;
     exit_code = run_blk_check(*options, std::cout);
   });
 }

@@ -84,7 +84,7 @@ std::string absolute(const std::string& path) {
 }
 
 int add(const CtlArguments& arguments) {
-  Result<DiskOptions> disk = parse_disk(arguments.disk);
+  Result<DiskOptions> disk = parse_disk(arguments.disk, "ringway ctl add ");
   if (!disk) {
     print_error(disk.error().message);
     return kExitUsage;

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 
 namespace ringway::cli {
@@ -36,13 +37,7 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) {
       return app.exit(error);  // --help, --version
     }
-    // The command as far as it was understood, so that the advice fits.
-    std::string command = "ringway";
-    for (const CLI::App* chosen = &app; !chosen->get_subcommands().empty();) {
-      chosen = chosen->get_subcommands().front();
-      command += " " + chosen->get_name();
-    }
-    ringway::cli::print_error(fmt::format("{}\nTry `{} --help`.", error.what(), command));
+    ringway::cli::print_error(ringway::cli::command_line_error(app, error));
     return ringway::cli::kExitUsage;
   }
   return exit_code;

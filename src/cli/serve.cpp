@@ -9,10 +9,13 @@
 #include <cstdlib>
 
 #include "base/limits.hpp"
+#include "cli/arguments.hpp"
 #include "cli/commands.hpp"
+#include "cli/cpus.hpp"
 #include "control/api_socket.hpp"
 #include "control/config.hpp"
 #include "control/host.hpp"
+#include "policy/poll_policy.hpp"
 
 namespace ringway::cli {
 namespace {
@@ -35,7 +38,7 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
     RW_TRY_ASSIGN(config, load_config(arguments.config));
   }
   for (const std::string& text : arguments.disks) {
-    RW_TRY_ASSIGN(DiskOptions disk, of_option("--disk", parse_disk(text)));
+    RW_TRY_ASSIGN(DiskOptions disk, of_option("--disk", parse_disk(text, "--disk ")));
     config.disks.push_back(std::move(disk));
   }
   if (config.disks.empty() && !arguments.no_disks) {
@@ -47,9 +50,12 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
     config.workers.workers = arguments.workers;
   }
   if (!arguments.cpus.empty()) {
-    RW_TRY_ASSIGN(config.workers.cpus, of_option("--cpus", parse_cpus(arguments.cpus)));
+    RW_TRY_ASSIGN(config.workers.cpus, take_cpus("--cpus", arguments.cpus));
+  } else {
+    RW_TRY(of_option(fmt::format("{}: cpus", arguments.config), check_cpus(config.workers.cpus)));
   }
   if (!arguments.poll.empty()) {
+    RW_TRY(of_option("--poll", parse_poll_policy(arguments.poll)));
     config.workers.poll = arguments.poll;
   }
   if (!arguments.loop.empty()) {
@@ -148,7 +154,7 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->add_option("--config,-c", arguments->config, "The same as a TOML file; the command line overrides it and adds disks")
       ->type_name("FILE");
   serve_app->add_option("--workers,-w", arguments->workers, "Worker threads; queues are dealt to them in turn (default: 1)")
-      ->check(CLI::Range(std::uint32_t{1}, limits::kWorkersMax))
+      ->transform(whole_number({1, limits::kWorkersMax}))
       ->type_name("N");
   serve_app
       ->add_option("--cpus", arguments->cpus, "CPUs for the workers, one each in turn, such as 0,1 or 2-5 (default: any)")
@@ -176,7 +182,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   serve_app->add_flag("--no-disks", arguments->no_disks, "Start without disks; `ringway ctl add` adds them");
   serve_app
       ->add_option("--log", arguments->log_level, "Least severity that is logged to stderr: debug, info, warning, error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->check(one_of({"debug", "info", "warning", "error"}))
       ->type_name("LEVEL");
   serve_app->footer(
       "Keys of --disk, of [[disk]] and of the API:\n" + disk_keys_help() +

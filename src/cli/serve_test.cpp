@@ -12,6 +12,8 @@
 
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -155,9 +157,30 @@ class Serve : public ::testing::Test {
 
 TEST_F(Serve, BadCommandLines) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{}, "A subcommand is required\nTry `ringway --help`."},
-      {{"sevre"}, "A subcommand is required\nTry `ringway --help`."},
-      {{"serve", "--disc", "x"}, "The following arguments were not expected: x --disc\nTry `ringway serve --help`."},
+      {{}, "a command is missing: serve, ctl, bench or check\nTry `ringway --help`."},
+      {{"sevre"},
+       "unknown command 'sevre' (did you mean 'serve'?); there are serve, ctl, bench and check\nTry `ringway --help`."},
+      {{"bananas"}, "unknown command 'bananas'; there are serve, ctl, bench and check\nTry `ringway --help`."},
+      {{"--disk", "x"}, "unknown option '--disk'; a command comes first: serve, ctl, bench or check\nTry `ringway --help`."},
+      {{"--disk", "x", "serve"}, "--disk belongs behind the command: ringway serve --disk\nTry `ringway serve --help`."},
+      {{"serve", "--disc", "x"}, "unknown option '--disc' (did you mean '--disk'?)\nTry `ringway serve --help`."},
+      {{"serve", "--disc=x"}, "unknown option '--disc' (did you mean '--disk'?)\nTry `ringway serve --help`."},
+      {{"serve", "--bananas"}, "unknown option '--bananas'\nTry `ringway serve --help`."},
+      {{"serve", "disk=x"}, "unexpected argument 'disk=x' (did you mean '--disk'?)\nTry `ringway serve --help`."},
+      {{"serve", "--disk"}, "--disk: a value is missing\nTry `ringway serve --help`."},
+      {{"ctl", "--api", "x", "lst"},
+       "unknown command 'lst' (did you mean 'list'?); there are list, stats, workers, add, remove, resize and quit\n"
+       "Try `ringway ctl --help`."},
+      {{"check", "blk", "--sokcet", "x"},
+       "unknown option '--sokcet' (did you mean '--socket'?)\nTry `ringway check blk --help`."},
+      {{"bench", "blk", "--self", "--wait", "spin"},
+       "--wait: 'spin' is not allowed; give poll or sleep\nTry `ringway bench blk --help`."},
+      {{"serve", "--disk", "disk.img"},
+       "--disk: 'disk.img' has no key; write --disk path=disk.img,socket=/run/vm1-disk.sock"},
+      {{"ctl", "add", "disk.img,socket=/tmp/d.sock"},
+       "'disk.img' has no key; write ringway ctl add path=disk.img,socket=/tmp/d.sock"},
+      {{"bench", "blk", "--self", "--queues", "2", "--threads", "3"},
+       "3 threads for 2 queues: give at least one queue, and a thread no more than there are queues"},
       {{"serve"},
        "no disk to serve: give --disk path=disk.img,socket=/run/vm1-disk.sock, or --config with a [[disk]]; or start empty "
        "with "
@@ -191,6 +214,14 @@ TEST_F(Serve, AMissingFile) {
               HasSubstr("ringway: disk 'a': open '" + file("missing.img") + "' (create it first, e.g. 'truncate -s 10G " +
                         file("missing.img") + "'): No such file or directory\n"));
   EXPECT_EQ(ended.out, "");  // never "ready"
+}
+
+TEST_F(Serve, AMissingDevice) {
+  const Ended ended = run(arguments(disk("/dev/ringway-nope")));
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.err, HasSubstr("ringway: disk 'a': open '/dev/ringway-nope' (no such device; 'lsblk -p' lists the block "
+                                   "devices): No such file or directory\n"));
+  EXPECT_THAT(run(arguments(disk("/dev/shm/ringway-nope/a.img"))).err, HasSubstr("truncate -s 10G"));
 }
 
 TEST_F(Serve, ADirectory) {
@@ -234,9 +265,57 @@ TEST_F(Serve, ASocketDirectoryThatIsMissing) {
   EXPECT_THAT(ended.err, HasSubstr("check that the directory exists and is writable: No such file or directory\n"));
 }
 
-TEST_F(Serve, APollPolicyAndACpuThatDoNotExist) {
-  EXPECT_THAT(run(arguments(disk(), {"--poll", "sometimes"})).err, HasSubstr("sometimes"));
-  EXPECT_THAT(run(arguments(disk(), {"--cpus", "4000"})).err, HasSubstr("CPU 4000"));
+TEST_F(Serve, NumbersAreWholeAndInRange) {
+  for (const char* number : {"0", "257", "x", "1.5", "0x10", "1e3", "-1", "99999999999999999999"}) {
+    const Ended ended = run({"serve", "--no-disks", "--workers", number});
+    EXPECT_EQ(ended.status, 2) << number;
+    EXPECT_EQ(ended.err, fmt::format("ringway: --workers: '{}' is not allowed; give a whole number from 1 to 256\n"
+                                     "Try `ringway serve --help`.\n",
+                                     number));
+  }
+  // Decimal, whatever it begins with: as octal it would be 8, and 010 requests in flight another workload than 10.
+  const Ended ended = run({"bench", "blk", "--self", "--depth", "010", "--time", "20ms", "--warm-up", "0s", "--json"});
+  EXPECT_EQ(ended.status, 0) << ended.err;
+  const nlohmann::json report = nlohmann::json::parse(ended.out, nullptr, false);
+  ASSERT_TRUE(report.is_object()) << ended.out;
+  EXPECT_EQ(report["workload"]["depth"], 10);
+}
+
+TEST_F(Serve, APollPolicyThatDoesNotExist) {
+  std::ofstream(file("host.toml")) << "[workers]\npoll = \"sometimes\"\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {arguments(disk(), {"--poll", "sometimes"}), "--poll: "},
+      {{"serve", "--no-disks", "--config", file("host.toml")}, file("host.toml") + ":2:8: poll: "},
+      {{"bench", "blk", "--self", "--poll", "sometimes"}, "--poll: "}};
+  for (const auto& [line, where] : cases) {
+    const Ended ended = run(line);
+    EXPECT_EQ(ended.status, 2) << ended.err;
+    EXPECT_THAT(ended.err, StartsWith("ringway: " + where + "poll policy \"sometimes\""));
+  }
+}
+
+TEST_F(Serve, ACpuThatIsNotAllowedNamesThoseThatAre) {
+  std::string allowed;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("Cpus_allowed_list:\t")) {
+      allowed = line.substr(line.find('\t') + 1);
+    }
+  }
+  ASSERT_NE(allowed, "");
+  std::ofstream(file("host.toml")) << "[workers]\ncpus = [4000]\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {arguments(disk(), {"--cpus", "4000"}), "--cpus"},
+      {{"serve", "--no-disks", "--config", file("host.toml")}, file("host.toml") + ": cpus"},
+      {{"bench", "blk", "--self", "--cpus", "4000"}, "--cpus"},
+      {{"bench", "blk", "--self", "--worker-cpus", "4000"}, "--worker-cpus"},
+      {{"bench", "cacheline", "--cpus", "4000,4001"}, "--cpus"}};
+  for (const auto& [line, where] : cases) {
+    const Ended ended = run(line);
+    EXPECT_EQ(ended.status, 2) << where;
+    EXPECT_EQ(ended.err,
+              fmt::format("ringway: {}: CPU 4000 is not allowed for this process; it may run on {}\n", where, allowed));
+  }
 }
 
 TEST_F(Serve, HelpTeaches) {
@@ -415,8 +494,11 @@ TEST_F(Serve, CtlDoesWhatTheApiDoes) {
   const Ended twice = run({"ctl", "--api", api, "add", "path=null:1M,socket=" + file("d.sock")});
   EXPECT_EQ(twice.status, 1);
   EXPECT_EQ(twice.err, "ringway: disk 'null': the socket '" + file("d.sock") + "' belongs to disk 'data' already\n");
+  for (const char* command : {"remove", "resize"}) {
+    EXPECT_EQ(run({"ctl", "--api", api, command, "dat"}).err, "ringway: there is no disk 'dat'; there are: data\n");
+  }
   EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).out, "removed 'data'\n");
-  EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).err, "ringway: there is no disk 'data'\n");
+  EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).err, "ringway: there is no disk 'data'; none is served\n");
   EXPECT_EQ(run({"ctl", "--api", api, "quit"}).out, "ending\n");
   EXPECT_EQ(program.wait(), 0);
   const Ended gone = run({"ctl", "--api", api, "list"});
@@ -447,6 +529,63 @@ TEST_F(Serve, BenchOfItself) {
   EXPECT_THAT(missing.err, HasSubstr("missing.img' (create it first"));
 }
 
+TEST_F(Serve, BenchWritesToAnothersDiskOnlyWithAWordForIt) {
+  const std::string image = directory_.image("a.img", 1 << 20);
+  Program program(arguments(disk(image)));
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  const auto is_untouched = [&] {
+    std::ifstream stream(image, std::ios::binary);
+    const std::string contents{std::istreambuf_iterator<char>(stream), {}};
+    return contents == std::string(1 << 20, '\0');
+  };
+  const auto bench = [&](std::vector<std::string> more) {
+    std::vector<std::string> line = {"bench", "blk",       "--socket", file("a.sock"), "--time",
+                                     "5s",    "--warm-up", "0s",       "--requests",   "500"};
+    line.insert(line.end(), more.begin(), more.end());
+    return run(line);
+  };
+  const std::vector<std::pair<std::vector<std::string>, std::string>> writing = {
+      {{"--workload", "write"}, "--workload write"},
+      {{"--workload", "mix=99"}, "--workload mix=99"},
+      {{"--verify", "--depth", "4"}, "--verify"}};
+  for (const auto& [options, what] : writing) {
+    const Ended refused = bench(options);
+    EXPECT_EQ(refused.status, 2) << what;
+    EXPECT_EQ(refused.err, fmt::format("ringway: {} overwrites what is on the disk at '{}'; if that may be lost, add "
+                                       "--destroy-data\n",
+                                       what, file("a.sock")));
+    EXPECT_TRUE(is_untouched()) << what;
+  }
+  for (const char* workload : {"read", "mix=100"}) {
+    const Ended reads = bench({"--workload", workload});
+    EXPECT_EQ(reads.status, 0) << reads.err << reads.out;
+    EXPECT_TRUE(is_untouched()) << workload;
+  }
+  for (std::vector<std::string> options : {writing[0].first, writing[2].first}) {
+    options.emplace_back("--destroy-data");
+    const Ended allowed = bench(options);
+    EXPECT_EQ(allowed.status, 0) << allowed.err << allowed.out;
+  }
+  EXPECT_FALSE(is_untouched());
+  // Its own disk is nobody's.
+  EXPECT_EQ(run({"bench", "blk", "--self", "--workload", "write", "--time", "20ms", "--warm-up", "0s"}).status, 0);
+}
+
+TEST_F(Serve, BenchAndCheckSayThatTheyWait) {
+  Program bench({"bench", "blk", "--socket", file("missing.sock")});
+  Program check({"check", "blk", "--socket", file("missing.sock")});
+  const std::string waiting =
+      fmt::format("ringway: waiting for the back-end at '{}' (nothing is there yet)\n", file("missing.sock"));
+  const std::string missing = fmt::format(
+      "error: nothing is at '{}'; check the path, and that the back-end has been started\n", file("missing.sock"));
+  EXPECT_EQ(bench.wait(), 1);
+  EXPECT_EQ(bench.err(), waiting);
+  EXPECT_EQ(bench.out(), missing);
+  EXPECT_EQ(check.wait(), 2);
+  EXPECT_EQ(check.err(), waiting);
+  EXPECT_EQ(check.out(), missing);
+}
+
 TEST_F(Serve, BenchOfACacheLine) {
   for (const char* cpus : {"0", "0,0", "0,1,2", "x"}) {
     const Ended ended = run({"bench", "cacheline", "--cpus", cpus});
@@ -456,7 +595,7 @@ TEST_F(Serve, BenchOfACacheLine) {
   const Ended ended = run({"bench", "cacheline", "--cpus", "0,1", "--json"});
   const nlohmann::json json = nlohmann::json::parse(ended.out, nullptr, false);
   if (ended.status != 0) {
-    GTEST_SKIP() << ended.out;  // one CPU, or CPUs that we may not use
+    GTEST_SKIP() << ended.err << ended.out;  // one CPU, or CPUs that we may not use
   }
   EXPECT_GE(json.at("median_ns").get<int>(), json.at("minimum_ns").get<int>());
   EXPECT_THAT(run({"bench", "cacheline", "--cpus", "1,0"}).out, StartsWith("cache line from CPU 1 to CPU 0 and back: "));

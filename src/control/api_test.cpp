@@ -99,7 +99,7 @@ TEST_F(Api, AddShowListRemove) {
 
   EXPECT_EQ(ask_json("DELETE", "/v1/disks/vm1"), std::make_pair(200U, json({{"removed", "vm1"}})));
   EXPECT_FALSE(std::filesystem::exists(directory_.file("vm1.sock")));
-  EXPECT_EQ(ask_error("GET", "/v1/disks/vm1"), std::make_pair(404U, std::string("there is no disk 'vm1'")));
+  EXPECT_EQ(ask_error("GET", "/v1/disks/vm1"), std::make_pair(404U, std::string("there is no disk 'vm1'; none is served")));
 }
 
 TEST_F(Api, StatsWorkersVersion) {
@@ -183,7 +183,8 @@ TEST_F(Api, Resize) {
   EXPECT_THAT(smaller.second, testing::HasSubstr("would be lost"));
   EXPECT_EQ(std::filesystem::file_size(image), 5U << 20U);
   EXPECT_EQ(ask_json("POST", "/v1/disks/a/resize", R"({"size": "1M", "shrink": true})").second["capacity"], 1 << 20);
-  EXPECT_EQ(ask_error("POST", "/v1/disks/z/resize"), std::make_pair(404U, std::string("there is no disk 'z'")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks/z/resize"),
+            std::make_pair(404U, std::string("there is no disk 'z'; there are: a")));
 }
 
 TEST_F(Api, ErrorsHaveTheRightStatus) {
@@ -199,7 +200,7 @@ TEST_F(Api, ErrorsHaveTheRightStatus) {
   const auto [status, message] = ask_error("POST", "/v1/disks", missing.dump());
   EXPECT_EQ(status, 422U);
   EXPECT_THAT(message, HasSubstr("No such file or directory"));
-  EXPECT_EQ(ask_error("DELETE", "/v1/disks/zzz"), std::make_pair(404U, std::string("there is no disk 'zzz'")));
+  EXPECT_EQ(ask_error("DELETE", "/v1/disks/zzz"), std::make_pair(404U, std::string("there is no disk 'zzz'; there are: a")));
   EXPECT_EQ(ask_error("GET", "/v2/disks").first, 404U);
   EXPECT_EQ(ask_error("GET", "/").first, 404U);
   EXPECT_EQ(ask_error("GET", "/v1/disks/").first, 404U);

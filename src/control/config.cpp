@@ -22,6 +22,7 @@
 #include <toml++/toml.h>
 
 #include "base/limits.hpp"
+#include "policy/poll_policy.hpp"
 
 namespace ringway {
 namespace {
@@ -216,6 +217,13 @@ std::vector<std::string> split_options(std::string_view text) {
   return parts;
 }
 
+// `--disk disk.img`, `--disk /srv/a=b.img,socket=s`: the first part is no key but the image itself.
+bool starts_with_an_image(std::string_view part) {
+  const std::string_view key = part.substr(0, part.find('='));
+  return find_disk_key(key) == nullptr && (key.size() == part.size() || key.find('/') != std::string_view::npos) &&
+         !key.empty() && suggestion(key, disk_key_names()).empty();
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) {
@@ -316,6 +324,9 @@ class TomlReader {
     }
     if (const toml::node* poll = table->get("poll")) {
       RW_TRY_ASSIGN(workers.poll, scalar(*poll, "poll"));
+      if (const Result<PollPolicy> policy = parse_poll_policy(workers.poll); !policy) {
+        return fail_at(poll->source(), fmt::format("poll: {}", policy.error().message));
+      }
     }
     if (const toml::node* engine = table->get("engine")) {
       RW_TRY(take<LoopEngine>(*engine, "engine", parse_loop_engine, workers.engine));
@@ -399,9 +410,14 @@ std::string suggestion(std::string_view word, const std::vector<std::string_view
   return best.empty() ? "" : fmt::format(" (did you mean '{}'?)", best);
 }
 
-Result<DiskOptions> parse_disk(std::string_view text) {
+Result<DiskOptions> parse_disk(std::string_view text, std::string_view before) {
   DiskOptions disk;
   std::set<std::string, std::less<>> seen;
+  if (const std::string image = split_options(text).front(); starts_with_an_image(image)) {
+    const bool has_socket = text.find(",socket=") != std::string_view::npos;
+    return fail(fmt::format("'{}' has no key; write {}path={}{}", image, before, text,
+                            has_socket ? "" : ",socket=/run/vm1-disk.sock"));
+  }
   for (const std::string& part : split_options(text)) {
     const std::size_t equals = part.find('=');
     const std::string key = part.substr(0, equals);
@@ -509,6 +525,20 @@ Result<std::vector<int>> parse_cpus(std::string_view text) {
     }
     rest.remove_prefix(comma + 1);
   }
+}
+
+std::string cpus_text(const std::vector<int>& cpus) {
+  std::string text;
+  for (std::size_t i = 0; i < cpus.size();) {
+    std::size_t last = i;
+    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) {
+      ++last;
+    }
+    text += text.empty() ? "" : ",";
+    text += last == i ? fmt::to_string(cpus[i]) : fmt::format("{}-{}", cpus[i], cpus[last]);
+    i = last + 1;
+  }
+  return text;
 }
 
 Result<Duration> parse_duration(std::string_view text) {

@@ -26,8 +26,9 @@ struct ServeConfig {
 };
 
 // "path=disk.img,socket=/run/vm1.sock,queues=4,ro": keys separated by commas; a comma within a value is written twice. A
-// switch may stand alone (`ro`) or with on or off (`direct=off`).
-[[nodiscard]] Result<DiskOptions> parse_disk(std::string_view text);
+// switch may stand alone (`ro`) or with on or off (`direct=off`). `before` is what stands before the text where it is typed
+// ("--disk "): the error for a bare image path shows the whole as it should be.
+[[nodiscard]] Result<DiskOptions> parse_disk(std::string_view text, std::string_view before = "");
 
 // {"path": "/srv/disk.img", "socket": "/run/vm1.sock", "queues": 4, "ro": true}. The paths must be absolute, since the
 // daemon's working directory means nothing to a client.
@@ -41,6 +42,8 @@ struct ServeConfig {
 
 // "0,2,4-7"
 [[nodiscard]] Result<std::vector<int>> parse_cpus(std::string_view text);
+// The other way. REQUIRES: `cpus` ascends.
+[[nodiscard]] std::string cpus_text(const std::vector<int>& cpus);
 // "5s", "500ms", "50us", "200ns"
 [[nodiscard]] Result<Duration> parse_duration(std::string_view text);
 // "auto", "io_uring", "epoll"

@@ -71,6 +71,13 @@ TEST(DiskText, EachErrorNamesKeyValueAndWhatIsAllowed) {
       {"", "'' has an empty part; separate key=value pairs by single commas"},
       {"path=a,socket=s,", "'path=a,socket=s,' has an empty part; separate key=value pairs by single commas"},
       {"=a", "'=a' has no key; write key=value"},
+      {"a.img", "'a.img' has no key; write path=a.img,socket=/run/vm1-disk.sock"},
+      {"a.img,ro", "'a.img' has no key; write path=a.img,ro,socket=/run/vm1-disk.sock"},
+      {"a.img,socket=s", "'a.img' has no key; write path=a.img,socket=s"},
+      {"a,,b.img,socket=s", "'a,b.img' has no key; write path=a,,b.img,socket=s"},
+      {"/srv/a=b.img", "'/srv/a=b.img' has no key; write path=/srv/a=b.img,socket=/run/vm1-disk.sock"},
+      {"ram:64M", "'ram:64M' has no key; write path=ram:64M,socket=/run/vm1-disk.sock"},
+      {"quues", fmt::format("unknown key 'quues' of a disk (did you mean 'queues'?); allowed: {}", kKeys)},
       {"socket=s", "a disk needs path=<image>: a file, a block device, ram:<size> or null:<size>"},
       {"path=a", "the disk 'a' needs socket=<path>, the Unix socket where the VMM finds it"},
       {"path=a,socket=s,queue=2", fmt::format("unknown key 'queue' of a disk (did you mean 'queues'?); allowed: {}", kKeys)},
@@ -231,6 +238,14 @@ TEST(Words, Durations) {
     EXPECT_EQ(error_of(parse_duration(bad)),
               fmt::format("'{}' is not allowed; give a number with its unit, such as 5s, 500ms or 50us", bad));
   }
+}
+
+TEST(Words, CpusAsText) {
+  EXPECT_EQ(cpus_text({}), "");
+  EXPECT_EQ(cpus_text({3}), "3");
+  EXPECT_EQ(cpus_text({0, 1}), "0-1");
+  EXPECT_EQ(cpus_text({0, 2, 4, 5, 6, 7}), "0,2,4-7");
+  EXPECT_EQ(*parse_cpus(cpus_text({0, 1, 2, 9, 11, 12})), (std::vector<int>{0, 1, 2, 9, 11, 12}));
 }
 
 TEST(Words, DefaultNames) {

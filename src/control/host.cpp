@@ -177,6 +177,7 @@ class Host::Daemon {
 
   explicit Daemon(HostOptions options) : options_(std::move(options)) {}
 
+  HostError no_such_disk(const std::string& name) const;
   HostResult<> admit(DiskOptions& disk);  // gives it a name
   std::string unique_name(const std::string& wanted) const;
   Result<> create_device(Disk& disk, BlkStoreChoice choice);
@@ -538,12 +539,28 @@ void Host::Daemon::on_opened(const std::string& name, Result<BlkStoreChoice> cho
   end_if_drained();
 }
 
+// Names those that there are, as far as a person would read on.
+HostError Host::Daemon::no_such_disk(const std::string& name) const {
+  constexpr std::size_t kNamesMax = 16;
+  std::string names;
+  std::size_t named = 0;
+  for (const auto& [other, disk] : disks_) {
+    if (named == kNamesMax) {
+      names += fmt::format(" and {} more", disks_.size() - named);
+      break;
+    }
+    names += (named++ == 0 ? "" : ", ") + other;
+  }
+  return refuse(HostRefusal::not_found,
+                fmt::format("there is no disk '{}'; {}", name, names.empty() ? "none is served" : "there are: " + names));
+}
+
 // --- removing ---
 
 void Host::Daemon::remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done) {
   const auto found = disks_.find(name);
   if (found == disks_.end()) {
-    done(std::unexpected(refuse(HostRefusal::not_found, fmt::format("there is no disk '{}'", name))));
+    done(std::unexpected(no_such_disk(name)));
     return;
   }
   Disk& disk = *found->second;
@@ -608,7 +625,7 @@ void Host::Daemon::resize_disk(const std::string& name, std::uint64_t bytes,
                                std::move_only_function<void(HostResult<std::uint64_t>)> done) {
   const auto found = disks_.find(name);
   if (found == disks_.end()) {
-    done(std::unexpected(refuse(HostRefusal::not_found, fmt::format("there is no disk '{}'", name))));
+    done(std::unexpected(no_such_disk(name)));
     return;
   }
   Disk& disk = *found->second;
@@ -660,7 +677,7 @@ void Host::Daemon::on_resized(const std::string& name, const Result<BlkStoreInfo
 HostResult<DiskStatus> Host::Daemon::disk(const std::string& name) const {
   const auto found = disks_.find(name);
   if (found == disks_.end()) {
-    return std::unexpected(refuse(HostRefusal::not_found, fmt::format("there is no disk '{}'", name)));
+    return std::unexpected(no_such_disk(name));
   }
   const Disk& disk = *found->second;
   DiskStatus status;

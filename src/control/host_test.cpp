@@ -1,5 +1,6 @@
 #include "control/host.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -182,7 +183,22 @@ TEST(Host, ResizeReachesTheImageAndTheStatus) {
   ASSERT_FALSE(odd);
   EXPECT_EQ(odd.error().refusal, HostRefusal::not_possible);
   EXPECT_THAT(odd.error().message, HasSubstr("give a multiple of its block size"));
-  EXPECT_EQ(host.resize("z", 0).error().message, "there is no disk 'z'");
+  EXPECT_EQ(host.resize("z", 0).error().message, "there is no disk 'z'; there are: a");
+}
+
+TEST(Host, AnUnknownNameIsAnsweredWithSomeOfThoseThatThereAre) {
+  const TestDirectory directory;
+  std::vector<DiskOptions> disks;
+  std::string names;
+  for (int i = 10; i < 28; ++i) {
+    const std::string name = fmt::format("d{}", i);
+    disks.push_back(test_disk("null:1M", directory.file(name + ".sock"), name));
+    names += i < 26 ? (names.empty() ? "" : ", ") + name : "";
+  }
+  TestHost host({}, std::move(disks));
+  ASSERT_TRUE(host.started()) << host.started().error().message;
+  EXPECT_EQ(host.call([](Host& h) { return h.disk("z"); }).error().message,
+            "there is no disk 'z'; there are: " + names + " and 2 more");
 }
 
 TEST(Host, NothingIsAddedWhileItEnds) {

@@ -216,11 +216,18 @@ bool probe_nowait(const ImageFile& image) {
   return ::preadv2(image.fd.get(), &segment, 1, 0, RWF_NOWAIT) >= 0 || errno != EOPNOTSUPP;
 }
 
+// What can be done about a path where nothing is. A device can't be made as a file can: truncate would leave a file in /dev,
+// in memory.
+std::string missing_advice(const std::string& path) {
+  return path.starts_with("/dev/") && !path.starts_with("/dev/shm/")
+             ? " (no such device; 'lsblk -p' lists the block devices)"
+             : fmt::format(" (create it first, e.g. 'truncate -s 10G {}')", path);
+}
+
 Result<> open_file(ImageFile& image, struct stat& file) {
   if (::stat(image.path.c_str(), &file) != 0) {
-    return errno == ENOENT ? fail_errno(errno, fmt::format("open '{}' (create it first, e.g. 'truncate -s 10G {}')",
-                                                           image.path, image.path))
-                           : fail_errno(errno, fmt::format("open '{}'", image.path));
+    const int code = errno;
+    return fail_errno(code, fmt::format("open '{}'{}", image.path, code == ENOENT ? missing_advice(image.path) : ""));
   }
   if (S_ISDIR(file.st_mode)) {
     return fail(fmt::format("'{}' is a directory: name a file or a block device", image.path));
