@@ -12,20 +12,13 @@
 
 namespace ringway {
 
+// Beside RingCounters.
 struct BlkQueueCounters {
   std::array<Counter, kBlkOpcodes> requests;  // completed with OK, by opcode
   std::array<Counter, kBlkOpcodes> failed;    // completed with IOERR or UNSUPP by the store
   std::array<Counter, kBlkRefusals> refused;  // never reached the store, by reason
   Counter bytes_in, bytes_out;                // read by the guest, written by the guest
-  Counter kicks;                              // wake-ups by the driver
-  Counter calls;                              // notifications sent
-  Counter calls_suppressed;                   // batches published that the driver didn't want to hear of
-  Counter calls_dropped;                      // the call fd was full or broken
-  Counter ring_faults;                        // the ring was stopped for one
-  Counter lost_kicks;                         // found by the safety look
-  Counter batches;                            // publishes
   Counter starved;                            // turns that ended for want of a slot
-  Counter memory_lost;                        // requests dropped because guest memory was truncated
 };
 
 // Per device and worker.

@@ -9,24 +9,10 @@
 
 #include "base/check.hpp"
 #include "device/blk_queue.hpp"
-#include "device/released_on.hpp"
 
 namespace ringway {
 
 namespace {
-
-// A reply that a worker gives to the control thread: runs `done` there with the result.
-template <typename T>
-void answer(Executor& control, vhost_user::Done<T> done, Result<T> result) {
-  control.post([done = std::move(done), result = std::move(result)]() mutable { done(std::move(result)); });
-}
-
-// `done`, as a callback that a worker may call: it takes the result to the control thread.
-template <typename T>
-vhost_user::Done<T> answer_on(Executor& control, vhost_user::Done<T> done) {
-  return
-      [&control, done = std::move(done)](Result<T> result) mutable { answer(control, std::move(done), std::move(result)); };
-}
 
 // Bits that a transport or an old driver may acknowledge although nobody offered them.
 constexpr std::uint64_t kToleratedLegacy = spec::kFeatureNotifyOnEmpty | spec::kFeatureAnyLayout;
@@ -41,7 +27,7 @@ struct BlkDevice::PerWorker final : BlkFailureListener {
 
   // Once for each kind, so not on the path of requests. A worker doesn't log itself: the log may block.
   void on_first_failure(BlkFailure failure, int code) noexcept override {
-    device.control_.post([to = &device, failure, code] { to->log_failure(failure, code); });
+    device.control().post([to = &device, failure, code] { to->log_failure(failure, code); });
   }
 
   BlkDevice& device;
@@ -76,57 +62,28 @@ Result<std::unique_ptr<BlkDevice>> BlkDevice::create(BlkDeviceOptions options, s
 
 BlkDevice::BlkDevice(BlkDeviceOptions options, std::unique_ptr<BlkStore> store, std::span<const WorkerPort> workers,
                      std::uint32_t first_worker, Executor& control)
-    : options_(std::move(options)),
+    : RingDevice(control),
+      options_(std::move(options)),
       store_(std::move(store)),
       info_(store_->info()),
-      control_(control),
       writeback_(options_.write_cache) {
   per_worker_.resize(workers.size());
   for (std::uint32_t i = 0; i < options_.queues; ++i) {
     const WorkerPort& port = workers[(first_worker + i) % workers.size()];
-    workers_.push_back(port);
     auto& mine = per_worker_[(first_worker + i) % workers.size()];
     if (mine == nullptr) {
       mine = std::make_unique<PerWorker>(*this);
     }
     homes_.push_back(mine.get());
-    queues_.push_back(std::make_unique<BlkQueue>(BlkQueue::Surroundings{
-        .index = i,
-        .serial = &options_.serial,
-        .latency = &mine->latency,
-        .slots = &mine->slots,
-        .stop_deadline = options_.stop_deadline,
-        .send_inband_call =
-            [this](std::uint32_t index) {
-              control_.post([this, index] {
-                if (port_ != nullptr) {
-                  static_cast<void>(port_->send_vring_call(index));
-                }
-              });
-            },
-        .send_inband_error =
-            [this](std::uint32_t index) {
-              control_.post([this, index] {
-                if (port_ != nullptr) {
-                  static_cast<void>(port_->send_vring_error(index));
-                }
-              });
-            },
-        .on_held_write =
-            [this](std::uint32_t index) {
-              control_.post([this, index] {
-                if (port_ != nullptr) {
-                  port_->give_up("ring " + std::to_string(index) +
-                                 ": its call or error descriptor was made blocking again and held up the worker");
-                }
-              });
-            },
-    }));
+    queues_.push_back(std::make_unique<BlkQueue>(
+        surroundings(i, options_.stop_deadline),
+        BlkQueue::Disk{.serial = &options_.serial, .latency = &mine->latency, .slots = &mine->slots}));
+    queues_.back()->set_limits(request_limits());
+    add_queue(*queues_.back(), port);
   }
 }
 
 BlkDevice::~BlkDevice() {
-  RW_CHECK(port_ == nullptr);
   RW_CHECK(std::ranges::all_of(per_worker_, [](const auto& each) { return each == nullptr || each->channel == nullptr; }));
 }
 
@@ -244,8 +201,8 @@ BlkRequestLimits BlkDevice::request_limits() const {
 
 void BlkDevice::set_limits(vhost_user::Done<> done) {
   on_each_queue(
-      [limits = request_limits()](BlkQueue& queue, vhost_user::Done<> each) {
-        queue.set_limits(limits);
+      [limits = request_limits()](RingQueue& queue, vhost_user::Done<> each) {
+        static_cast<BlkQueue&>(queue).set_limits(limits);
         each({});
       },
       std::move(done));
@@ -266,8 +223,8 @@ void BlkDevice::adopt(const BlkStoreInfo& info) {
   if (info_.capacity_bytes != before) {
     // The guest may use the new range once it hears of it, so every worker must have heard before.
     set_limits([this](const Result<>&) {
-      if (port_ != nullptr) {
-        static_cast<void>(port_->notify_config_change());
+      if (port() != nullptr) {
+        static_cast<void>(port()->notify_config_change());
       }
     });
   }
@@ -285,77 +242,23 @@ Result<> BlkDevice::set_features(std::uint64_t acked) {
   return {};
 }
 
-void BlkDevice::on_each_queue(std::move_only_function<void(BlkQueue&, vhost_user::Done<>)> body, vhost_user::Done<> done) {
-  // Shared by the messages; `left` is counted down on the control thread only, where the round also ends: what the session
-  // and the caller have put into it is theirs.
-  struct Round {
-    std::move_only_function<void(BlkQueue&, vhost_user::Done<>)> body;
-    vhost_user::Done<> done;
-    std::size_t left = 0;
-    Result<> result;
-  };
-  auto round = released_on(control_, std::make_shared<Round>());
-  round->body = std::move(body);
-  round->done = std::move(done);
-  round->left = queues_.size();
+// On the worker. Before the queues acknowledge it: what they promise holds for the memory that the store has prepared, too.
+void BlkDevice::prepare_memory(const std::shared_ptr<const RegionMap>& map) {
   for (std::uint32_t i = 0; i < queues_.size(); ++i) {
-    workers_[i].executor->post([this, round, queue = queues_[i].get()] {
-      round->body(*queue, answer_on<void>(control_, [round](Result<> result) {
-        if (!result) {
-          round->result = std::move(result);
-        }
-        if (--round->left == 0) {
-          round->done(std::move(round->result));
-        }
-      }));
-    });
-  }
-}
-
-void BlkDevice::set_memory(std::shared_ptr<const RegionMap> map, vhost_user::Done<> done) {
-  map_ = released_on(control_, std::move(map));
-  // Before the queues acknowledge it: what they promise holds for the memory that the store has prepared, too.
-  for (std::uint32_t i = 0; i < queues_.size(); ++i) {
-    workers_[i].executor->post([home = homes_[i], map = map_] {
+    worker_of(i).executor->post([home = homes_[i], map] {
       if (home->channel != nullptr) {
         home->channel->use_memory(map);
       }
     });
   }
-  on_each_queue([map = map_](BlkQueue& queue, vhost_user::Done<> each) { queue.set_memory(map, std::move(each)); },
-                std::move(done));
 }
 
-void BlkDevice::set_log(std::shared_ptr<DirtyLog> log, vhost_user::Done<> done) {
-  log_ = released_on(control_, std::move(log));
-  on_each_queue(
-      [log = log_](BlkQueue& queue, vhost_user::Done<> each) {
-        queue.set_log(log);
-        each({});
-      },
-      std::move(done));
-}
-
-void BlkDevice::start_ring(vhost_user::RingStart start, vhost_user::Done<> done) {
-  const std::uint32_t index = start.index;
-  RW_CHECK(index < queues_.size());
-  if (map_ == nullptr) {
-    done(fail("ring " + std::to_string(index) + " can't start: there is no memory table"));
-    return;
-  }
-  start.inflight = released_on(control_, std::move(start.inflight));
-  workers_[index].executor->post([this, index, start = std::move(start), map = map_, log = log_, limits = request_limits(),
-                                  done = std::move(done)]() mutable {
-    PerWorker& home = *homes_[index];
-    WorkerContext& context = *workers_[index].context;
-    if (Result<> opened = open_channel(home, context); !opened) {
-      answer<void>(control_, std::move(done), std::move(opened));
-      return;
-    }
-    home.channel->use_memory(map);
-    answer<void>(control_, std::move(done),
-                 queues_[index]->start(context, *home.channel, std::move(start), std::move(map), std::move(log), limits));
-  });
+Result<> BlkDevice::start_queue(std::uint32_t index, vhost_user::RingStart start, std::shared_ptr<const RegionMap> map,
+                                std::shared_ptr<DirtyLog> log, WorkerContext& context) {
+  PerWorker& home = *homes_[index];
+  RW_TRY(open_channel(home, context));
+  home.channel->use_memory(map);
+  return queues_[index]->start(context, *home.channel, std::move(start), std::move(map), std::move(log));
 }
 
 // On the worker. Once for all queues that live there.
@@ -372,88 +275,24 @@ Result<> BlkDevice::open_channel(PerWorker& home, WorkerContext& context) {
   return {};
 }
 
-void BlkDevice::stop_ring(std::uint32_t index, vhost_user::Done<std::uint32_t> done) {
-  on_queue(index, [done = answer_on<std::uint32_t>(control_, std::move(done))](BlkQueue& queue) mutable {
-    queue.stop(std::move(done));
-  });
-}
-
-void BlkDevice::on_queue(std::uint32_t index, std::move_only_function<void(BlkQueue&)> body) {
-  RW_CHECK(index < queues_.size());
-  workers_[index].executor->post([queue = queues_[index].get(), body = std::move(body)]() mutable { body(*queue); });
-}
-
-void BlkDevice::enable_ring(std::uint32_t index, bool enabled, vhost_user::Done<> done) {
-  on_queue(index, [enabled, done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
-    queue.enable(enabled);
-    done({});
-  });
-}
-
-void BlkDevice::set_call(std::uint32_t index, ForeignFd call, vhost_user::Done<> done) {
-  on_queue(index, [call = std::move(call), done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
-    queue.set_call(std::move(call));
-    done({});
-  });
-}
-
-void BlkDevice::set_kick(std::uint32_t index, ForeignFd kick, vhost_user::Done<> done) {
-  on_queue(index, [kick = std::move(kick), done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
-    done(queue.set_kick(std::move(kick)));
-  });
-}
-
-void BlkDevice::set_error(std::uint32_t index, ForeignFd error, vhost_user::Done<> done) {
-  on_queue(index, [error = std::move(error), done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
-    queue.set_error(std::move(error));
-    done({});
-  });
-}
-
-void BlkDevice::set_addresses(std::uint32_t index, RingAddresses addresses, bool log, GuestAddress log_address,
-                              vhost_user::Done<> done) {
-  on_queue(index, [addresses, log, log_address, done = answer_on<void>(control_, std::move(done))](BlkQueue& queue) mutable {
-    done(queue.set_addresses(addresses, log, log_address));
-  });
-}
-
-void BlkDevice::kick(std::uint32_t index) {
-  on_queue(index, [](BlkQueue& queue) { queue.kick(); });
-}
-
-void BlkDevice::reset(vhost_user::Done<> done) {
-  // The rings stop as for a detach, but the front-end's memory, descriptors and feature bits stay with the session.
-  on_each_queue([](BlkQueue& queue, vhost_user::Done<> each) { queue.detach(std::move(each)); },
-                [this, done = std::move(done)](Result<> result) mutable {
-                  writeback_ = options_.write_cache;
-                  done(std::move(result));
-                });
-}
-
-void BlkDevice::detach(vhost_user::Done<> done) {
-  port_ = nullptr;
-  on_each_queue([](BlkQueue& queue, vhost_user::Done<> each) { queue.detach(std::move(each)); },
-                [this, done = std::move(done)](Result<>) mutable {
-                  map_ = nullptr;
-                  log_ = nullptr;
-                  acked_ = 0;
-                  writeback_ = options_.write_cache;
-                  close_channels(std::move(done));
-                });
+void BlkDevice::forget_driver() {
+  acked_ = 0;
+  writeback_ = options_.write_cache;
+  set_limits([](const Result<>&) {});
 }
 
 // Each on the thread that opened it. Every queue is idle.
-void BlkDevice::close_channels(vhost_user::Done<> done) {
+void BlkDevice::release(vhost_user::Done<> done) {
   auto left = std::make_shared<std::size_t>(queues_.size());
   auto finished = std::make_shared<vhost_user::Done<>>(std::move(done));
   for (std::uint32_t i = 0; i < queues_.size(); ++i) {
-    workers_[i].executor->post([this, i, left, finished] {
+    worker_of(i).executor->post([this, i, left, finished] {
       PerWorker& home = *homes_[i];
       if (home.channel != nullptr) {  // once for all queues of a worker; the others find it gone
         home.channel.reset();
-        workers_[i].context->slots.dismiss(home.slots);
+        worker_of(i).context->slots.dismiss(home.slots);
       }
-      control_.post([left, finished] {
+      control().post([left, finished] {
         if (--*left == 0) {
           (*finished)({});
         }
@@ -494,9 +333,10 @@ BlkDeviceStats BlkDevice::stats() const {
   for (std::uint32_t i = 0; i < queues_.size(); ++i) {
     const BlkQueue& queue = *queues_[i];
     const BlkQueueCounters& from = queue.counters();
+    const RingCounters& ring = queue.ring_counters();
     BlkDeviceStats::Queue to;
     to.index = i;
-    to.worker = workers_[i].index;
+    to.worker = worker_of(i).index;
     to.running = queue.running();
     to.enabled = queue.enabled();
     to.broken = queue.broken();
@@ -509,15 +349,15 @@ BlkDeviceStats BlkDevice::stats() const {
     }
     to.bytes_in = from.bytes_in.get();
     to.bytes_out = from.bytes_out.get();
-    to.kicks = from.kicks.get();
-    to.calls = from.calls.get();
-    to.calls_suppressed = from.calls_suppressed.get();
-    to.calls_dropped = from.calls_dropped.get();
-    to.ring_faults = from.ring_faults.get();
-    to.lost_kicks = from.lost_kicks.get();
-    to.batches = from.batches.get();
+    to.kicks = ring.kicks.get();
+    to.calls = ring.calls.get();
+    to.calls_suppressed = ring.calls_suppressed.get();
+    to.calls_dropped = ring.calls_dropped.get();
+    to.ring_faults = ring.ring_faults.get();
+    to.lost_kicks = ring.lost_kicks.get();
+    to.batches = ring.batches.get();
     to.starved = from.starved.get();
-    to.memory_lost = from.memory_lost.get();
+    to.memory_lost = ring.memory_lost.get();
     stats.queues.push_back(to);
   }
   for (const auto& each : per_worker_) {

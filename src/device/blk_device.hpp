@@ -1,9 +1,6 @@
-// A virtio-blk device: configuration space and features (virtio 1.3 §5.2), its queues, and the messages between the control
-// thread and the workers that own those queues.
+// A virtio-blk device: configuration space and features (virtio 1.3 §5.2), its store, and what its workers have of both.
 //
-// Owner: control thread. Create after the workers run; destroy before they end, after a
-// detach() has answered that was called when nobody used the device any more: messages to workers may be on their way even
-// if no session was ever there.
+// Owner: control thread; its life is that of any RingDevice.
 #pragma once
 
 #include <array>
@@ -15,10 +12,8 @@
 
 #include "backend/blk/blk_store.hpp"
 #include "device/blk_counters.hpp"
-#include "device/worker_context.hpp"
-#include "loop/executor.hpp"
+#include "device/ring_device.hpp"
 #include "ring/spec.hpp"
-#include "vhost_user/device.hpp"
 
 namespace ringway {
 
@@ -59,7 +54,7 @@ struct BlkDeviceStats {
   } store;
 };
 
-class BlkDevice final : public vhost_user::Device {
+class BlkDevice final : public RingDevice {
  public:
   // `workers` are dealt to queues round robin from `first_worker` on. `control` is the control thread's executor.
   // Errors: a serial longer than 20 bytes, more queues than limits::kBlkQueuesMax or none, no worker.
@@ -74,7 +69,6 @@ class BlkDevice final : public vhost_user::Device {
   [[nodiscard]] const BlkStoreInfo& store_info() const { return info_; }
   [[nodiscard]] std::string serial() const;
   [[nodiscard]] BlkDeviceStats stats() const;
-  [[nodiscard]] bool attached() const { return port_ != nullptr; }
   [[nodiscard]] std::uint64_t acked_features() const { return acked_; }
 
   // Changes the size of the backing store (`bytes` > 0), or only looks at it again (0). A file system that hangs hangs this
@@ -86,28 +80,12 @@ class BlkDevice final : public vhost_user::Device {
   // --- vhost_user::Device ---
   [[nodiscard]] std::string name() const override { return options_.name; }
   [[nodiscard]] std::uint64_t features() const override;
-  [[nodiscard]] std::uint32_t ring_count() const override { return options_.queues; }
   [[nodiscard]] std::uint64_t queue_num_reply() const override { return options_.queues; }
-  [[nodiscard]] std::uint32_t ring_size_max() const override { return limits::kRingSizeMax; }
   [[nodiscard]] bool offers_inband() const override { return options_.inband; }
   [[nodiscard]] bool offers_inflight() const override { return true; }
-  void attach(vhost_user::FrontEndPort& port) override { port_ = &port; }
-  void detach(vhost_user::Done<> done) override;
   [[nodiscard]] Result<> set_features(std::uint64_t acked) override;
   [[nodiscard]] Result<> get_config(std::uint32_t offset, std::span<std::byte> out) override;
   [[nodiscard]] Result<> set_config(std::uint32_t offset, std::span<const std::byte> in, vhost_user::Done<> done) override;
-  void set_memory(std::shared_ptr<const RegionMap> map, vhost_user::Done<> done) override;
-  void set_log(std::shared_ptr<DirtyLog> log, vhost_user::Done<> done) override;
-  void start_ring(vhost_user::RingStart start, vhost_user::Done<> done) override;
-  void stop_ring(std::uint32_t index, vhost_user::Done<std::uint32_t> done) override;
-  void enable_ring(std::uint32_t index, bool enabled, vhost_user::Done<> done) override;
-  void set_call(std::uint32_t index, ForeignFd call, vhost_user::Done<> done) override;
-  void set_kick(std::uint32_t index, ForeignFd kick, vhost_user::Done<> done) override;
-  void set_error(std::uint32_t index, ForeignFd error, vhost_user::Done<> done) override;
-  void set_addresses(std::uint32_t index, RingAddresses addresses, bool log, GuestAddress log_address,
-                     vhost_user::Done<> done) override;
-  void kick(std::uint32_t index) override;
-  void reset(vhost_user::Done<> done) override;
 
  private:
   BlkDevice(BlkDeviceOptions options, std::unique_ptr<BlkStore> store, std::span<const WorkerPort> workers,
@@ -116,24 +94,22 @@ class BlkDevice final : public vhost_user::Device {
   [[nodiscard]] BlkRequestLimits request_limits() const;
   // `done` when every queue parses by them.
   void set_limits(vhost_user::Done<> done);
-  // Runs `body(queue, done)` on the owner of each queue, and `done` on the control thread after the last.
-  void on_each_queue(std::move_only_function<void(BlkQueue&, vhost_user::Done<>)> body, vhost_user::Done<> done);
 
-  void on_queue(std::uint32_t index, std::move_only_function<void(BlkQueue&)> body);
+  // --- RingDevice ---
+  [[nodiscard]] Result<> start_queue(std::uint32_t index, vhost_user::RingStart start, std::shared_ptr<const RegionMap> map,
+                                     std::shared_ptr<DirtyLog> log, WorkerContext& context) override;
+  void prepare_memory(const std::shared_ptr<const RegionMap>& map) override;
+  void forget_driver() override;
+  void release(vhost_user::Done<> done) override;
+
   struct PerWorker;  // the store's channel, what is counted and the share of slots, touched by that worker only
   void log_failure(BlkFailure failure, int code);
 
   [[nodiscard]] Result<> open_channel(PerWorker& home, WorkerContext& context);
-  void close_channels(vhost_user::Done<> done);
 
   BlkDeviceOptions options_;
   std::unique_ptr<BlkStore> store_;
-  BlkStoreInfo info_;                // a copy: the store's own may be changing on another thread
-  std::vector<WorkerPort> workers_;  // by queue
-  Executor& control_;
-  vhost_user::FrontEndPort* port_ = nullptr;
-  std::shared_ptr<const RegionMap> map_;
-  std::shared_ptr<DirtyLog> log_;  // in force: the session gives it only while LOG_ALL is acknowledged
+  BlkStoreInfo info_;  // a copy: the store's own may be changing on another thread
   std::uint64_t acked_ = 0;
   bool writeback_ = true;
   std::array<bool, kBlkFailures> failure_logged_{};

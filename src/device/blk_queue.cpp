@@ -1,13 +1,10 @@
 #include "device/blk_queue.hpp"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "guest/access.hpp"
-#include "guest/sigbus.hpp"
 #include "ring/spec.hpp"
 
 namespace ringway {
@@ -21,266 +18,12 @@ BlkSlot& slot_of(BlkOperation& operation) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- starting and stopping
-
 Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user::RingStart start,
-                         std::shared_ptr<const RegionMap> map, std::shared_ptr<DirtyLog> log,
-                         const BlkRequestLimits& limits) {
-  if (state_ != State::stopped || in_flight_ != 0) {
-    return fail("ring " + std::to_string(around_.index) +
-                " can't start: requests of its previous life are still with the disk; stop it and wait, or detach");
-  }
-  RW_TRY_ASSIGN(const RingLayout layout, RingLayout::resolve(*map, start.addresses, start.size, start.features.packed));
-  DeviceRing ring(layout, start.features, start.base);
-  if (start.inflight != nullptr) {
-    RW_TRY_ASSIGN(inflight_, InflightQueue::open({start.inflight, start.inflight->memory.get()},
-                                                 {.queue_index = static_cast<std::uint16_t>(around_.index),
-                                                  .queue_size = start.inflight->queue_size,
-                                                  .ring_size = start.size,
-                                                  .used_index = ring.used_index(),
-                                                  .packed = start.features.packed,
-                                                  .in_order = start.features.in_order}));
-  } else {
-    inflight_ = {};
-  }
-  context_ = &context;
+                         std::shared_ptr<const RegionMap> map, std::shared_ptr<DirtyLog> log) {
+  RW_TRY(begin(context, std::move(start), std::move(map), std::move(log)));
   channel_ = &channel;
-  ring_.emplace(std::move(ring));
-  use_map(std::move(map));
-  log_ = std::move(log);
-  limits_ = limits;
-  addresses_ = start.addresses;
-  log_used_ring_ = start.log_used_ring;
-  log_guest_address_ = start.log_guest_address;
-  inband_call_ = start.inband_call;
-  call_.set(std::move(start.call));
-  error_.set(std::move(start.error));
-  broken_ = false;
-  enabled_ = start.enabled;
-  unserved_looks_ = 0;
-  sigbus_epoch_ = sigbus::epoch();
-  if (inflight_.enabled()) {
-    replay_ = inflight_.recover(layout);
-    if (inflight_.taken_over()) {
-      // A front-end can't know how far its lost back-end had read, whether anything was in flight or not. It gives the used
-      // index as base, or for a packed ring whatever it knew last. What was taken beyond the used index is what is served
-      // again now; the next chain comes after that.
-      if (ring_->packed()) {
-        ring_.emplace(layout, start.features, inflight_.recovered_base(replay_, start.size).value_or(start.base));
-      } else {
-        ring_.emplace(layout, start.features, ring_->used_index() + static_cast<std::uint32_t>(replay_.size()));
-      }
-    }
-    if (ring_->packed()) {
-      ring_->keep_descriptors();
-    }
-    std::ranges::reverse(replay_);
-  }
-  state_ = State::running;
-  context.running.push_back(this);
-  if (auto watched = set_kick(std::move(start.kick)); !watched) {
-    become_stopped();
-    return watched;
-  }
-  // A driver that was waiting when its previous back-end went would wait for ever (conformance row 3).
-  owe_call_ = true;
-  context.note_finished(*this);
-  context.activate(*this);
-  show();
   return {};
 }
-
-void BlkQueue::stop(Done<std::uint32_t> done) {
-  if (state_ == State::stopped) {
-    done(fail("ring " + std::to_string(around_.index) + " is not running"));
-    return;
-  }
-  state_ = State::stopping;
-  drop_kick();
-  stop_done_ = std::move(done);
-  context_->loop.set_timer(*this, context_->now + around_.stop_deadline);
-  after_completion();
-}
-
-void BlkQueue::detach(Done<> done) {
-  detach_done_ = std::move(done);
-  stop_done_ = nullptr;
-  memory_done_ = nullptr;
-  if (state_ != State::stopped) {
-    context_->loop.cancel_timer(*this);
-    state_ = State::stopping;
-    drop_kick();
-  }
-  after_completion();
-}
-
-void BlkQueue::after_completion() noexcept {
-  if (RW_LIKELY(state_ == State::running && !memory_done_)) {
-    return;
-  }
-  if (memory_done_ && old_maps_drained()) {
-    context_->loop.cancel_timer(*this);
-    awaited_map_ = nullptr;
-    std::exchange(memory_done_, nullptr)({});
-  }
-  if (in_flight_ != 0) {
-    return;
-  }
-  if (state_ == State::stopping) {
-    // The last batch must be out before anyone is told that the ring has stopped.
-    publish();
-    const std::uint32_t base = ring_ ? ring_->base() : lost_base_;
-    // From now on the front-end knows the ring's place, and may begin another ring with the same region. What it can't know
-    // stays in the region: chains that were lost with the ring's memory, or not yet served again.
-    if (stop_done_ && ring_ && replay_.empty()) {
-      inflight_.clear();
-    }
-    become_stopped();
-    if (stop_done_) {
-      std::exchange(stop_done_, nullptr)(base);
-    }
-  }
-  if (detach_done_ && state_ == State::stopped) {
-    maps_.clear();
-    pinned_ = nullptr;
-    log_ = nullptr;
-    call_.set({});
-    error_.set({});
-    inflight_ = {};
-    enabled_ = false;
-    show();
-    std::exchange(detach_done_, nullptr)({});
-  }
-}
-
-void BlkQueue::become_stopped() noexcept {
-  context_->loop.cancel_timer(*this);
-  context_->forget(*this);
-  drop_kick();
-  ring_.reset();
-  replay_.clear();
-  state_ = State::stopped;
-  broken_ = false;
-  owe_call_ = false;
-  show();
-}
-
-void BlkQueue::on_timer(Instant) noexcept {
-  // The disk hangs. From here on the ring is not ours to write to: the session is told, and fails.
-  if (stop_done_) {
-    ring_.reset();
-    std::exchange(stop_done_, nullptr)(fail("ring " + std::to_string(around_.index) + ": " + std::to_string(in_flight_) +
-                                            " requests are still with the disk after the stop deadline; the disk hangs"));
-  }
-  if (memory_done_) {
-    awaited_map_ = nullptr;
-    std::exchange(memory_done_, nullptr)(
-        fail("ring " + std::to_string(around_.index) + ": the disk still holds requests in memory that was to be unmapped"));
-  }
-}
-
-void BlkQueue::enable(bool enabled) {
-  enabled_ = enabled;
-  if (can_pop()) {
-    context_->activate(*this);  // a kick may have come while it was disabled (conformance row 2)
-  }
-  show();
-}
-
-// ---------------------------------------------------------------- descriptors, memory, log
-
-Result<> BlkQueue::set_kick(ForeignFd kick) {
-  drop_kick();
-  kick_fd_ = std::move(kick);
-  if (state_ != State::running) {
-    return {};
-  }
-  if (kick_fd_) {
-    RW_TRY_ASSIGN(kick_watch_, context_->loop.watch(kick_fd_.get(), EPOLLIN, *this));
-    context_->activate(*this);
-  } else {
-    context_->note_polled(*this);
-  }
-  return {};
-}
-
-void BlkQueue::drop_kick() noexcept {
-  if (kick_watch_) {
-    context_->loop.unwatch(kick_watch_);
-    kick_watch_ = {};
-  }
-  kick_fd_.reset();
-}
-
-void BlkQueue::set_call(ForeignFd call) {
-  call_.set(std::move(call));
-  if (state_ == State::running) {
-    owe_call_ = true;
-    context_->note_finished(*this);
-  }
-}
-
-Result<> BlkQueue::set_addresses(const RingAddresses& addresses, bool log, GuestAddress log_address) {
-  if (ring_) {
-    RW_TRY_ASSIGN(const RingLayout layout,
-                  RingLayout::resolve(*pinned_->map, addresses, ring_->layout().size, ring_->packed()));
-    ring_->move_to(layout);
-  }
-  addresses_ = addresses;
-  log_used_ring_ = log;
-  log_guest_address_ = log_address;
-  return {};
-}
-
-void BlkQueue::use_map(std::shared_ptr<const RegionMap> map) {
-  std::erase_if(maps_, [](const std::unique_ptr<PinnedMap>& old) { return old->pins == 0; });
-  maps_.push_back(std::make_unique<PinnedMap>(PinnedMap{.map = std::move(map)}));
-  pinned_ = maps_.back().get();
-}
-
-bool BlkQueue::old_maps_drained() const {
-  return std::ranges::all_of(maps_, [this](const std::unique_ptr<PinnedMap>& each) {
-    return each->pins == 0 || each->map->survives_in(*awaited_map_);
-  });
-}
-
-void BlkQueue::set_memory(std::shared_ptr<const RegionMap> map, Done<> done) {
-  if (state_ == State::stopped && in_flight_ == 0) {
-    maps_.clear();
-    pinned_ = nullptr;
-    done({});
-    return;
-  }
-  if (ring_) {
-    auto layout = RingLayout::resolve(*map, addresses_, ring_->layout().size, ring_->packed());
-    if (layout) {
-      ring_->move_to(*layout);
-    } else {
-      // The ring's own memory is gone (conformance row 47). What is in flight can't be published any more.
-      break_ring(RingFault::unmapped);
-      lost_base_ = ring_->base();
-      ring_.reset();
-    }
-  }
-  use_map(map);
-  awaited_map_ = std::move(map);
-  memory_done_ = std::move(done);
-  context_->loop.set_timer(*this, context_->now + around_.stop_deadline);
-  after_completion();
-}
-
-inline void BlkQueue::pin(BlkSlot& slot) noexcept {
-  slot.pinned = pinned_;
-  ++pinned_->pins;
-  ++in_flight_;
-}
-
-inline void BlkQueue::unpin(BlkSlot& slot) noexcept {
-  --slot.pinned->pins;
-  --in_flight_;
-}
-
-// ---------------------------------------------------------------- the data path
 
 Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
   check_memory();
@@ -294,20 +37,20 @@ Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
   std::uint32_t may_take = UINT32_MAX;
   if (RW_UNLIKELY(allowance != 0)) {
     may_take = std::exchange(allowance, 0);
-  } else if (RW_UNLIKELY(!around_.slots->waiting.empty())) {
+  } else if (RW_UNLIKELY(!disk_.slots->waiting.empty())) {
     return queue_up(context);
   }
   const bool woken = may_take != UINT32_MAX;
   bool took = false;
   while (RW_LIKELY(budget_ > 0 && may_take > 0)) {
-    if (RW_UNLIKELY(!context.slots.has_room(*around_.slots))) {
+    if (RW_UNLIKELY(!context.slots.has_room(*disk_.slots))) {
       counters_.starved.add();
-      context.note_starved(*this, *around_.slots, woken && !took);
+      context.note_starved(*this, *disk_.slots, woken && !took);
       return end_pump(took, Pumped::starved);
     }
     const PopStatus status = next_chain(context);
     if (RW_UNLIKELY(status == PopStatus::ring_fault)) {
-      break_ring(ring_->ring_fault());
+      break_ring();
       return end_pump(took, Pumped::inactive);
     }
     if (status == PopStatus::empty) {
@@ -316,11 +59,11 @@ Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
     took = true;
     budget_ -= limits::kPumpRequestCost + static_cast<std::int32_t>(context.chain.cost());
     --may_take;
-    serve(context, context.slots.take(*around_.slots), status);
+    serve(context, context.slots.take(*disk_.slots), status);
     budget_ -= static_cast<std::int32_t>(channel_->take_copied() / limits::kPumpBytesPerUnit);
   }
   if (RW_UNLIKELY(may_take == 0)) {
-    context.wait_again(*this, *around_.slots);
+    context.wait_again(*this, *disk_.slots);
     return end_pump(took, Pumped::starved);
   }
   return end_pump(took, Pumped::budget);
@@ -335,41 +78,19 @@ inline Queue::Pumped BlkQueue::end_pump(bool took, Pumped result) noexcept {
 
 // Others of the device wait for slots, and it isn't this queue's turn.
 Queue::Pumped BlkQueue::queue_up(WorkerContext& context) noexcept {
-  if (replay_.empty() && !ring_->has_work()) {
+  if (!has_work()) {
     return Pumped::nothing;
   }
   counters_.starved.add();
-  context.note_starved(*this, *around_.slots);
+  context.note_starved(*this, *disk_.slots);
   return Pumped::starved;
-}
-
-inline PopStatus BlkQueue::next_chain(WorkerContext& context) noexcept {
-  if (RW_UNLIKELY(!replay_.empty())) {
-    return next_replayed(context);
-  }
-  const PopStatus status = ring_->pop(*pinned_->map, context.chain);
-  if (status == PopStatus::chain || status == PopStatus::chain_fault) {
-    inflight_.popped(context.chain.id(), ring_->last_descriptors());
-  }
-  return status;
-}
-
-PopStatus BlkQueue::next_replayed(WorkerContext& context) noexcept {
-  const InflightQueue::Pending pending = std::move(replay_.back());
-  replay_.pop_back();
-  const PopStatus status = ring_->packed() ? ring_->restore_packed(pending.descriptors, *pinned_->map, context.chain)
-                                           : ring_->reread_split(pending.head, *pinned_->map, context.chain);
-  if (status == PopStatus::chain || status == PopStatus::chain_fault) {
-    inflight_.repopped(context.chain.id());
-  }
-  return status;
 }
 
 inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus status) noexcept {
   const Chain& chain = context.chain;
   slot.chain = chain.id();
   slot.popped = context.now;
-  pin(slot);
+  slot.pinned = pin();
   BlkOperation& operation = slot.operation;
   const std::span<iovec> storage = context.slots.segments(slot, chain.readable().size() + chain.writable().size());
   const BlkParsed parsed = parse_blk_request(chain, status == PopStatus::chain_fault, limits_, storage, operation.request);
@@ -392,7 +113,7 @@ void BlkQueue::refuse(BlkSlot& slot, const BlkParsed& parsed) noexcept {
 
 void BlkQueue::answer_id(BlkOperation& operation) noexcept {
   std::array<std::byte, limits::kBlkIdBytes> id{};
-  std::memcpy(id.data(), around_.serial->data(), std::min(around_.serial->size(), id.size()));
+  std::memcpy(id.data(), disk_.serial->data(), std::min(disk_.serial->size(), id.size()));
   std::size_t copied = 0;
   for (const iovec& segment : operation.request.data) {
     const std::size_t bytes = std::min(segment.iov_len, id.size() - copied);
@@ -408,7 +129,7 @@ void BlkQueue::on_complete(BlkOperation& operation) noexcept {
   BlkSlot& slot = slot_of(operation);
   const BlkRequest& request = operation.request;
   const auto opcode = static_cast<std::size_t>(request.opcode);
-  const Duration taken = context_->now - slot.popped;
+  const Duration taken = context().now - slot.popped;
   if (RW_LIKELY(operation.status == spec::kBlkStatusOk)) {
     counters_.requests[opcode].add();
   } else {
@@ -416,182 +137,45 @@ void BlkQueue::on_complete(BlkOperation& operation) noexcept {
   }
   if (request.opcode == BlkOpcode::in) {
     counters_.bytes_in.add(request.bytes);
-    around_.latency->read.record(taken);
+    disk_.latency->read.record(taken);
   } else if (request.opcode == BlkOpcode::out) {
     counters_.bytes_out.add(request.bytes);
-    around_.latency->write.record(taken);
+    disk_.latency->write.record(taken);
   } else {
-    around_.latency->other.record(taken);
+    disk_.latency->other.record(taken);
   }
   finish(slot, request.status, operation.status, blk_used_length(request, operation.status));
 }
 
 inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status,
                              std::uint32_t used_length) noexcept {
-  if (RW_LIKELY(ring_.has_value())) {
+  if (may_complete()) {
     if (RW_LIKELY(status_address != nullptr)) {
       guest::store(status_address, status);
     }
-    if (RW_UNLIKELY(log_ != nullptr)) {
-      log_written(slot, used_length);
+    if (RW_UNLIKELY(log() != nullptr)) {
+      log_written(slot);
     }
-    inflight_.pushed(slot.chain);
-    ring_->push_used(slot.chain, used_length);
-    context_->note_finished(*this);
+    complete(slot.chain, used_length);
   }
-  unpin(slot);
-  context_->slots.give(slot, *around_.slots);
-  after_completion();
+  PinnedMap& pinned = *slot.pinned;
+  context().slots.give(slot, *disk_.slots);
+  ended(pinned);
 }
 
 // What the device may have written for this request: all of the data of an IN or GET_ID, whole or failed half-way, and the
 // status.
-void BlkQueue::log_written(const BlkSlot& slot, std::uint32_t) noexcept {
+void BlkQueue::log_written(const BlkSlot& slot) noexcept {
   const BlkRequest& request = slot.operation.request;
   const RegionMap& map = *slot.pinned->map;
   if (request.opcode == BlkOpcode::in || request.opcode == BlkOpcode::get_id) {
     for (const iovec& segment : request.data) {
-      log_->mark(map, static_cast<const std::byte*>(segment.iov_base), segment.iov_len);
+      log()->mark(map, static_cast<const std::byte*>(segment.iov_base), segment.iov_len);
     }
   }
   if (request.status != nullptr) {
-    log_->mark(map, request.status, 1);
+    log()->mark(map, request.status, 1);
   }
-}
-
-void BlkQueue::publish() noexcept {
-  if (RW_UNLIKELY(!ring_.has_value())) {
-    return;
-  }
-  check_memory();
-  if (ring_->has_unpublished()) {
-    inflight_.publishing(ring_->unpublished(), ring_->used_index());
-    ring_->publish();
-    inflight_.published(ring_->used_index());
-    counters_.batches.add();
-  }
-  if (RW_UNLIKELY(log_ != nullptr && log_used_ring_)) {
-    for (const WrittenRange::Piece& piece : ring_->take_written().pieces) {
-      log_ring_piece(piece);
-    }
-  }
-  if (ring_->should_call() || owe_call_) {
-    owe_call_ = false;
-    signal_call();
-  } else {
-    counters_.calls_suppressed.add();
-  }
-}
-
-// log_guest_address names the used ring of a split ring; a packed one is written where its descriptors are.
-void BlkQueue::log_ring_piece(const WrittenRange::Piece& piece) noexcept {
-  if (piece.bytes == 0) {
-    return;
-  }
-  if (ring_->packed()) {
-    log_->mark(*pinned_->map, piece.first, piece.bytes);
-    return;
-  }
-  const auto offset = static_cast<std::uint64_t>(piece.first - ring_->layout().device_area);
-  log_->mark(GuestAddress{log_guest_address_.value + offset}, piece.bytes);
-}
-
-inline void BlkQueue::signal_call() noexcept {
-  if (RW_UNLIKELY(inband_call_)) {
-    around_.send_inband_call(around_.index);
-    counters_.calls.add();
-    return;
-  }
-  switch (call_.signal(context_->stuck_write)) {
-    case EventFd::Sent::sent:
-      counters_.calls.add();
-      break;
-    case EventFd::Sent::already_signalled:
-    case EventFd::Sent::broken:
-      counters_.calls_dropped.add();
-      break;
-    case EventFd::Sent::held:
-      counters_.calls_dropped.add();
-      around_.on_held_write(around_.index);
-      break;
-    case EventFd::Sent::none:  // the driver polls
-      break;
-  }
-}
-
-// The memory behind a mapping may have been truncated while the ring or a batch was read or written. Looked
-// at by each pump, publish and safety look, so that a ring which reads as empty since it vanished is found as well.
-void BlkQueue::check_memory() noexcept {
-  const std::uint64_t epoch = sigbus::epoch();
-  if (RW_LIKELY(epoch == sigbus_epoch_)) {
-    return;
-  }
-  sigbus_epoch_ = epoch;
-  // A dirty log that vanished would let a migration miss pages; the queue stops as well.
-  const bool lost = std::ranges::any_of(maps_, [](const auto& each) { return each->map->poisoned(); }) ||
-                    (log_ != nullptr && log_->poisoned());
-  if (!broken_ && lost && state_ != State::stopped) {
-    counters_.memory_lost.add();
-    break_ring(RingFault::unmapped);
-  }
-}
-
-void BlkQueue::break_ring(RingFault) noexcept {
-  if (broken_) {
-    return;
-  }
-  broken_ = true;
-  counters_.ring_faults.add();
-  if (inband_call_ && !error_.present()) {
-    around_.send_inband_error(around_.index);
-  } else if (error_.signal(context_->stuck_write) == EventFd::Sent::held) {
-    around_.on_held_write(around_.index);
-  }
-  show();
-}
-
-// ---------------------------------------------------------------- waking
-
-void BlkQueue::on_ready(std::uint32_t) noexcept {
-  kick();
-}
-
-void BlkQueue::kick() {
-  counters_.kicks.add();
-  if (can_pop()) {
-    context_->activate(*this);
-    suppress();
-  }
-}
-
-bool BlkQueue::arm() noexcept {
-  return can_pop() && (ring_->arm_kicks() || !replay_.empty());
-}
-
-void BlkQueue::suppress() noexcept {
-  if (can_pop()) {
-    ring_->suppress_kicks();
-  }
-}
-
-bool BlkQueue::look() noexcept {
-  check_memory();
-  if (!can_pop() || is_active || is_starved || !ring_->has_work()) {
-    unserved_looks_ = 0;
-    return false;
-  }
-  if (++unserved_looks_ < 2) {
-    return false;
-  }
-  unserved_looks_ = 0;
-  counters_.lost_kicks.add();
-  return true;
-}
-
-void BlkQueue::show() noexcept {
-  shown_running_.store(state_ == State::running, std::memory_order_relaxed);
-  shown_enabled_.store(enabled_, std::memory_order_relaxed);
-  shown_broken_.store(broken_, std::memory_order_relaxed);
 }
 
 }  // namespace ringway

@@ -78,8 +78,8 @@ struct Bench {
     start.features = features;
     start.base = packed ? kPackedBaseInitial : kSplitBaseInitial;
     start.enabled = true;
-    const BlkRequestLimits limits{.capacity_bytes = kDiskBytes, .block_bytes = spec::kSectorBytes};
-    const Result<> started = queue->start(context, *channel, std::move(start), guest.map(), nullptr, limits);
+    queue->set_limits({.capacity_bytes = kDiskBytes, .block_bytes = spec::kSectorBytes});
+    const Result<> started = queue->start(context, *channel, std::move(start), guest.map(), nullptr);
     RW_CHECK(started.has_value());
     queue->suppress();
     driver->suppress_calls();
@@ -97,7 +97,7 @@ struct Bench {
   BlkLatency latency;
   BlkSlotShare slots;
   std::unique_ptr<BlkQueue> queue = std::make_unique<BlkQueue>(
-      BlkQueue::Surroundings{.index = 0, .serial = &serial, .latency = &latency, .slots = &slots, .stop_deadline = {}});
+      RingQueue::Surroundings{}, BlkQueue::Disk{.serial = &serial, .latency = &latency, .slots = &slots});
   std::unique_ptr<DriverRing> driver;
   std::vector<Request> requests;
 };

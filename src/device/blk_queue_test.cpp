@@ -29,7 +29,7 @@ class Ring {
   Ring(WorkerContext& context, BlkChannel& channel, BlkSlotShare& slots, std::uint64_t memory_bytes)
       : guest_({{.address = 0, .bytes = memory_bytes}}),
         context_(context),
-        queue_({.serial = &serial_, .latency = &latency_, .slots = &slots, .stop_deadline = Duration::seconds(1)}) {
+        queue_({.stop_deadline = Duration::seconds(1)}, {.serial = &serial_, .latency = &latency_, .slots = &slots}) {
     const RingAreaBytes areas = ring_area_bytes(kRingSize, false);
     descriptors_ = guest_.take(areas.descriptor);
     avail_ = guest_.take(areas.driver);
@@ -40,8 +40,8 @@ class Ring {
         .descriptor_area = Guest::user(descriptors_), .driver_area = Guest::user(avail_), .device_area = Guest::user(used_)};
     start.features.indirect = start.features.event_index = true;
     start.enabled = true;
-    const BlkRequestLimits limits{.capacity_bytes = kDiskBytes, .block_bytes = spec::kSectorBytes};
-    RW_CHECK(queue_.start(context, channel, std::move(start), guest_.map(), nullptr, limits).has_value());
+    queue_.set_limits({.capacity_bytes = kDiskBytes, .block_bytes = spec::kSectorBytes});
+    RW_CHECK(queue_.start(context, channel, std::move(start), guest_.map(), nullptr).has_value());
   }
   ~Ring() {
     queue_.detach([](const Result<>& /*never fails*/) {});

@@ -24,18 +24,13 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/time.hpp"
-#include "guest/region_map.hpp"
 #include "ring/chain.hpp"
 
 namespace ringway {
 
 class Queue;
 
-// One memory table as a queue knows it, with the requests that were translated by it. Worker-owned.
-struct PinnedMap {
-  std::shared_ptr<const RegionMap> map;
-  std::uint32_t pins = 0;
-};
+struct PinnedMap;  // device/ring_queue.hpp
 
 struct WideSegments {
   std::unique_ptr<iovec[]> segments = std::make_unique_for_overwrite<iovec[]>(limits::kChainSegmentsMax);

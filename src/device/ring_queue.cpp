@@ -1,0 +1,399 @@
+#include "device/ring_queue.hpp"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "guest/sigbus.hpp"
+
+namespace ringway {
+
+// ---------------------------------------------------------------- starting and stopping
+
+Result<> RingQueue::begin(WorkerContext& context, vhost_user::RingStart start, std::shared_ptr<const RegionMap> map,
+                          std::shared_ptr<DirtyLog> log) {
+  if (!may_begin()) {
+    return fail("ring " + std::to_string(around_.index) +
+                " can't start: what was in flight in its previous life has not ended yet; stop it and wait, or detach");
+  }
+  RW_TRY_ASSIGN(const RingLayout layout, RingLayout::resolve(*map, start.addresses, start.size, start.features.packed));
+  DeviceRing ring(layout, start.features, start.base);
+  if (start.inflight != nullptr) {
+    RW_TRY_ASSIGN(inflight_, InflightQueue::open({start.inflight, start.inflight->memory.get()},
+                                                 {.queue_index = static_cast<std::uint16_t>(around_.index),
+                                                  .queue_size = start.inflight->queue_size,
+                                                  .ring_size = start.size,
+                                                  .used_index = ring.used_index(),
+                                                  .packed = start.features.packed,
+                                                  .in_order = start.features.in_order}));
+  } else {
+    inflight_ = {};
+  }
+  context_ = &context;
+  ring_.emplace(std::move(ring));
+  use_map(std::move(map));
+  log_ = std::move(log);
+  addresses_ = start.addresses;
+  log_used_ring_ = start.log_used_ring;
+  log_guest_address_ = start.log_guest_address;
+  inband_call_ = start.inband_call;
+  call_.set(std::move(start.call));
+  error_.set(std::move(start.error));
+  broken_ = false;
+  enabled_ = start.enabled;
+  unserved_looks_ = 0;
+  sigbus_epoch_ = sigbus::epoch();
+  if (inflight_.enabled()) {
+    replay_ = inflight_.recover(layout);
+    if (inflight_.taken_over()) {
+      // A front-end can't know how far its lost back-end had read, whether anything was in flight or not. It gives the used
+      // index as base, or for a packed ring whatever it knew last. What was taken beyond the used index is what is served
+      // again now; the next chain comes after that.
+      if (ring_->packed()) {
+        ring_.emplace(layout, start.features, inflight_.recovered_base(replay_, start.size).value_or(start.base));
+      } else {
+        ring_.emplace(layout, start.features, ring_->used_index() + static_cast<std::uint32_t>(replay_.size()));
+      }
+    }
+    if (ring_->packed()) {
+      ring_->keep_descriptors();
+    }
+    std::ranges::reverse(replay_);
+  }
+  state_ = State::running;
+  context.running.push_back(this);
+  if (auto watched = set_kick(std::move(start.kick)); !watched) {
+    become_stopped();
+    return watched;
+  }
+  // A driver that was waiting when its previous back-end went would wait for ever (conformance row 3).
+  owe_call_ = true;
+  context.note_finished(*this);
+  context.activate(*this);
+  show();
+  return {};
+}
+
+void RingQueue::stop(Done<std::uint32_t> done) {
+  if (state_ == State::stopped) {
+    done(fail("ring " + std::to_string(around_.index) + " is not running"));
+    return;
+  }
+  state_ = State::stopping;
+  drop_kick();
+  stop_done_ = std::move(done);
+  context_->loop.set_timer(*this, context_->now + around_.stop_deadline);
+  after_completion();
+}
+
+void RingQueue::detach(Done<> done) {
+  detach_done_ = std::move(done);
+  stop_done_ = nullptr;
+  memory_done_ = nullptr;
+  if (state_ != State::stopped) {
+    context_->loop.cancel_timer(*this);
+    state_ = State::stopping;
+    drop_kick();
+  }
+  after_completion();
+}
+
+void RingQueue::after_completion() noexcept {
+  if (RW_LIKELY(state_ == State::running && !memory_done_)) {
+    return;
+  }
+  if (memory_done_ && old_maps_drained()) {
+    context_->loop.cancel_timer(*this);
+    awaited_map_ = nullptr;
+    std::exchange(memory_done_, nullptr)({});
+  }
+  if (in_flight_ != 0) {
+    return;
+  }
+  if (state_ == State::stopping) {
+    // The last batch must be out before anyone is told that the ring has stopped.
+    publish();
+    const std::uint32_t base = ring_ ? ring_->base() : lost_base_;
+    // From now on the front-end knows the ring's place, and may begin another ring with the same region. What it can't know
+    // stays in the region: chains that were lost with the ring's memory, or not yet served again.
+    if (stop_done_ && ring_ && replay_.empty()) {
+      inflight_.clear();
+    }
+    become_stopped();
+    if (stop_done_) {
+      std::exchange(stop_done_, nullptr)(base);
+    }
+  }
+  if (detach_done_ && state_ == State::stopped) {
+    maps_.clear();
+    pinned_ = nullptr;
+    log_ = nullptr;
+    call_.set({});
+    error_.set({});
+    inflight_ = {};
+    enabled_ = false;
+    show();
+    std::exchange(detach_done_, nullptr)({});
+  }
+}
+
+void RingQueue::become_stopped() noexcept {
+  context_->loop.cancel_timer(*this);
+  context_->forget(*this);
+  drop_kick();
+  ring_.reset();
+  replay_.clear();
+  state_ = State::stopped;
+  broken_ = false;
+  owe_call_ = false;
+  show();
+}
+
+void RingQueue::on_timer(Instant) noexcept {
+  // The disk hangs. From here on the ring is not ours to write to: the session is told, and fails.
+  if (stop_done_) {
+    ring_.reset();
+    std::exchange(stop_done_, nullptr)(fail("ring " + std::to_string(around_.index) + ": " + std::to_string(in_flight_) +
+                                            " requests are still with the disk after the stop deadline; the disk hangs"));
+  }
+  if (memory_done_) {
+    awaited_map_ = nullptr;
+    std::exchange(memory_done_, nullptr)(
+        fail("ring " + std::to_string(around_.index) + ": the disk still holds requests in memory that was to be unmapped"));
+  }
+}
+
+void RingQueue::enable(bool enabled) {
+  enabled_ = enabled;
+  if (can_pop()) {
+    context_->activate(*this);  // a kick may have come while it was disabled (conformance row 2)
+  }
+  show();
+}
+
+// ---------------------------------------------------------------- descriptors, memory, log
+
+Result<> RingQueue::set_kick(ForeignFd kick) {
+  drop_kick();
+  kick_fd_ = std::move(kick);
+  if (state_ != State::running) {
+    return {};
+  }
+  if (kick_fd_) {
+    RW_TRY_ASSIGN(kick_watch_, context_->loop.watch(kick_fd_.get(), EPOLLIN, *this));
+    context_->activate(*this);
+  } else {
+    context_->note_polled(*this);
+  }
+  return {};
+}
+
+void RingQueue::drop_kick() noexcept {
+  if (kick_watch_) {
+    context_->loop.unwatch(kick_watch_);
+    kick_watch_ = {};
+  }
+  kick_fd_.reset();
+}
+
+void RingQueue::set_call(ForeignFd call) {
+  call_.set(std::move(call));
+  if (state_ == State::running) {
+    owe_call_ = true;
+    context_->note_finished(*this);
+  }
+}
+
+Result<> RingQueue::set_addresses(const RingAddresses& addresses, bool log, GuestAddress log_address) {
+  if (ring_) {
+    RW_TRY_ASSIGN(const RingLayout layout,
+                  RingLayout::resolve(*pinned_->map, addresses, ring_->layout().size, ring_->packed()));
+    ring_->move_to(layout);
+  }
+  addresses_ = addresses;
+  log_used_ring_ = log;
+  log_guest_address_ = log_address;
+  return {};
+}
+
+void RingQueue::use_map(std::shared_ptr<const RegionMap> map) {
+  std::erase_if(maps_, [](const std::unique_ptr<PinnedMap>& old) { return old->pins == 0; });
+  maps_.push_back(std::make_unique<PinnedMap>(PinnedMap{.map = std::move(map)}));
+  pinned_ = maps_.back().get();
+}
+
+bool RingQueue::old_maps_drained() const {
+  return std::ranges::all_of(maps_, [this](const std::unique_ptr<PinnedMap>& each) {
+    return each->pins == 0 || each->map->survives_in(*awaited_map_);
+  });
+}
+
+void RingQueue::set_memory(std::shared_ptr<const RegionMap> map, Done<> done) {
+  if (state_ == State::stopped && in_flight_ == 0) {
+    maps_.clear();
+    pinned_ = nullptr;
+    done({});
+    return;
+  }
+  if (ring_) {
+    auto layout = RingLayout::resolve(*map, addresses_, ring_->layout().size, ring_->packed());
+    if (layout) {
+      ring_->move_to(*layout);
+    } else {
+      // The ring's own memory is gone (conformance row 47). What is in flight can't be published any more.
+      break_ring();
+      lost_base_ = ring_->base();
+      ring_.reset();
+    }
+  }
+  use_map(map);
+  awaited_map_ = std::move(map);
+  memory_done_ = std::move(done);
+  context_->loop.set_timer(*this, context_->now + around_.stop_deadline);
+  after_completion();
+}
+
+// ---------------------------------------------------------------- the data path
+
+PopStatus RingQueue::next_replayed(WorkerContext& context) noexcept {
+  const InflightQueue::Pending pending = std::move(replay_.back());
+  replay_.pop_back();
+  const PopStatus status = ring_->packed() ? ring_->restore_packed(pending.descriptors, *pinned_->map, context.chain)
+                                           : ring_->reread_split(pending.head, *pinned_->map, context.chain);
+  if (status == PopStatus::chain || status == PopStatus::chain_fault) {
+    inflight_.repopped(context.chain.id());
+  }
+  return status;
+}
+
+void RingQueue::publish() noexcept {
+  if (RW_UNLIKELY(!ring_.has_value())) {
+    return;
+  }
+  check_memory();
+  if (ring_->has_unpublished()) {
+    inflight_.publishing(ring_->unpublished(), ring_->used_index());
+    ring_->publish();
+    inflight_.published(ring_->used_index());
+    ring_counters_.batches.add();
+  }
+  if (RW_UNLIKELY(log_ != nullptr && log_used_ring_)) {
+    for (const WrittenRange::Piece& piece : ring_->take_written().pieces) {
+      log_ring_piece(piece);
+    }
+  }
+  if (ring_->should_call() || owe_call_) {
+    owe_call_ = false;
+    signal_call();
+  } else {
+    ring_counters_.calls_suppressed.add();
+  }
+}
+
+// log_guest_address names the used ring of a split ring; a packed one is written where its descriptors are.
+void RingQueue::log_ring_piece(const WrittenRange::Piece& piece) noexcept {
+  if (piece.bytes == 0) {
+    return;
+  }
+  if (ring_->packed()) {
+    log_->mark(*pinned_->map, piece.first, piece.bytes);
+    return;
+  }
+  const auto offset = static_cast<std::uint64_t>(piece.first - ring_->layout().device_area);
+  log_->mark(GuestAddress{log_guest_address_.value + offset}, piece.bytes);
+}
+
+void RingQueue::signal_call() noexcept {
+  if (RW_UNLIKELY(inband_call_)) {
+    around_.send_inband_call(around_.index);
+    ring_counters_.calls.add();
+    return;
+  }
+  switch (call_.signal(context_->stuck_write)) {
+    case EventFd::Sent::sent:
+      ring_counters_.calls.add();
+      break;
+    case EventFd::Sent::already_signalled:
+    case EventFd::Sent::broken:
+      ring_counters_.calls_dropped.add();
+      break;
+    case EventFd::Sent::held:
+      ring_counters_.calls_dropped.add();
+      around_.on_held_write(around_.index);
+      break;
+    case EventFd::Sent::none:  // the driver polls
+      break;
+  }
+}
+
+void RingQueue::find_lost_memory() noexcept {
+  sigbus_epoch_ = sigbus::epoch();
+  // A dirty log that vanished would let a migration miss pages; the queue stops as well.
+  const bool lost = std::ranges::any_of(maps_, [](const auto& each) { return each->map->poisoned(); }) ||
+                    (log_ != nullptr && log_->poisoned());
+  if (!broken_ && lost && state_ != State::stopped) {
+    ring_counters_.memory_lost.add();
+    break_ring();
+  }
+}
+
+void RingQueue::break_ring() noexcept {
+  if (broken_) {
+    return;
+  }
+  broken_ = true;
+  ring_counters_.ring_faults.add();
+  if (inband_call_ && !error_.present()) {
+    around_.send_inband_error(around_.index);
+  } else if (error_.signal(context_->stuck_write) == EventFd::Sent::held) {
+    around_.on_held_write(around_.index);
+  }
+  show();
+}
+
+// ---------------------------------------------------------------- waking
+
+void RingQueue::on_ready(std::uint32_t) noexcept {
+  kick();
+}
+
+void RingQueue::kick() {
+  ring_counters_.kicks.add();
+  if (can_pop()) {
+    context_->activate(*this);
+    suppress();
+  }
+}
+
+bool RingQueue::arm() noexcept {
+  return can_pop() && (ring_->arm_kicks() || !replay_.empty());
+}
+
+void RingQueue::suppress() noexcept {
+  if (can_pop()) {
+    ring_->suppress_kicks();
+  }
+}
+
+bool RingQueue::look() noexcept {
+  check_memory();
+  if (!can_pop() || is_active || is_starved || !ring_->has_work()) {
+    unserved_looks_ = 0;
+    return false;
+  }
+  if (++unserved_looks_ < 2) {
+    return false;
+  }
+  unserved_looks_ = 0;
+  ring_counters_.lost_kicks.add();
+  return true;
+}
+
+void RingQueue::show() noexcept {
+  shown_running_.store(state_ == State::running, std::memory_order_relaxed);
+  shown_enabled_.store(enabled_, std::memory_order_relaxed);
+  shown_broken_.store(broken_, std::memory_order_relaxed);
+}
+
+}  // namespace ringway

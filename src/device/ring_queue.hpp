@@ -1,0 +1,210 @@
+// A virtqueue's life in the hands of its worker: start and stop, memory, log, notifications. What a device does with the
+// chains is its own: BlkQueue serves requests.
+//
+// Owner: the worker; every method runs on its thread (the device posts them). The object lives as long as its device.
+//
+// States of the ring:
+//   stopped ── begin() ──▶ running ── stop() / detach() ──▶ stopping ── last completion ──▶ stopped
+//                                        └── the deadline passes ──▶ abandoned ── last completion ──▶ stopped
+// While stopping, nothing is popped; what was popped completes and is published. An abandoned ring is not touched any more:
+// its session was told of the failure, so late completions only give back what they hold; the memory that the kernel may
+// still write to stays pinned by them, since direct I/O can't be cancelled. `enabled` and `broken` are apart from that: a
+// disabled ring keeps running without being popped, and a broken one (a ring fault, or its memory vanished) waits for its
+// stop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "completion/inflight_queue.hpp"
+#include "device/worker_context.hpp"
+#include "guest/dirty_log.hpp"
+#include "guest/region_map.hpp"
+#include "guest/sigbus.hpp"
+#include "metrics/counter.hpp"
+#include "notify/event_fd.hpp"
+#include "ring/device_ring.hpp"
+#include "vhost_user/device.hpp"
+
+namespace ringway {
+
+// Of any virtqueue. Single-writer counters of the owning worker, read by anyone (metrics/counter.hpp).
+struct RingCounters {
+  Counter kicks;             // wake-ups by the driver
+  Counter calls;             // notifications sent
+  Counter calls_suppressed;  // batches published that the driver didn't want to hear of
+  Counter calls_dropped;     // the call fd was full or broken
+  Counter ring_faults;       // the ring was stopped for one
+  Counter lost_kicks;        // found by the safety look
+  Counter batches;           // publishes
+  Counter memory_lost;       // times that the ring stopped because guest memory was truncated
+};
+
+// One memory table as a queue knows it, with what was translated by it and isn't over. Worker-owned.
+struct PinnedMap {
+  std::shared_ptr<const RegionMap> map;
+  std::uint32_t pins = 0;
+};
+
+class RingQueue : public Queue, private FdHandler, private TimerHandler {
+ public:
+  template <typename T = void>
+  using Done = std::move_only_function<void(Result<T>)>;
+
+  // What a queue needs from its device for good.
+  struct Surroundings {
+    std::uint32_t index = 0;
+    Duration stop_deadline = {};
+    // Called on the worker's thread; reaches the front-end by way of the control thread.
+    std::move_only_function<void(std::uint32_t)> send_inband_call = {};
+    std::move_only_function<void(std::uint32_t)> send_inband_error = {};
+    std::move_only_function<void(std::uint32_t)> on_held_write = {};  // the session can't go on
+  };
+  explicit RingQueue(Surroundings surroundings) : around_(std::move(surroundings)) {}
+  RingQueue(const RingQueue&) = delete;
+  RingQueue& operator=(const RingQueue&) = delete;
+
+  // `done` once everything popped has completed and is published; an error after the stop deadline.
+  void stop(Done<std::uint32_t> done);
+  // As stop(), without a deadline, and forgets descriptors, memory and log. Also right for a stopped queue.
+  void detach(Done<> done);
+  void enable(bool enabled);
+  // `done` once nothing is pinned to a map with a region that `map` lacks; an error after the stop deadline.
+  void set_memory(std::shared_ptr<const RegionMap> map, Done<> done);
+  void set_log(std::shared_ptr<DirtyLog> log) { log_ = std::move(log); }
+  void set_call(ForeignFd call);
+  [[nodiscard]] Result<> set_kick(ForeignFd kick);
+  void set_error(ForeignFd error) { error_.set(std::move(error)); }
+  [[nodiscard]] Result<> set_addresses(const RingAddresses& addresses, bool log, GuestAddress log_address);
+  void kick();
+
+  // Any thread.
+  [[nodiscard]] const RingCounters& ring_counters() const { return ring_counters_; }
+  [[nodiscard]] bool running() const { return shown_running_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool enabled() const { return shown_enabled_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool broken() const { return shown_broken_.load(std::memory_order_relaxed); }
+
+  // --- Queue ---
+  void publish() noexcept final;
+  [[nodiscard]] bool arm() noexcept final;
+  void suppress() noexcept final;
+  [[nodiscard]] bool look() noexcept final;
+  [[nodiscard]] bool wants_polling() const noexcept final { return can_pop() && !kick_fd_ && !inband_call_; }
+
+ protected:
+  ~RingQueue() override = default;
+
+  // --- for the device's start ---
+  [[nodiscard]] Result<> begin(WorkerContext& context, vhost_user::RingStart start, std::shared_ptr<const RegionMap> map,
+                               std::shared_ptr<DirtyLog> log);
+  [[nodiscard]] bool may_begin() const noexcept { return state_ == State::stopped && in_flight_ == 0; }
+
+  // --- for pump(): check_memory(), can_pop(), then next_chain() until it gives none ---
+  // The memory behind a mapping may have been truncated while the ring or a batch was read or written. Looked at by each
+  // pump, publish and safety look, so that a ring which reads as empty since it vanished is found as well.
+  void check_memory() noexcept {
+    if (RW_UNLIKELY(sigbus::epoch() != sigbus_epoch_)) {
+      find_lost_memory();
+    }
+  }
+  [[nodiscard]] bool can_pop() const noexcept { return state_ == State::running && enabled_ && !broken_; }
+  // Into context.chain: what an earlier life of the device had taken, then what is available.
+  [[nodiscard]] PopStatus next_chain(WorkerContext& context) noexcept {
+    if (RW_UNLIKELY(!replay_.empty())) {
+      return next_replayed(context);
+    }
+    const PopStatus status = ring_->pop(*pinned_->map, context.chain);
+    if (status == PopStatus::chain || status == PopStatus::chain_fault) {
+      inflight_.popped(context.chain.id(), ring_->last_descriptors());
+    }
+    return status;
+  }
+  [[nodiscard]] bool has_work() const noexcept { return !replay_.empty() || ring_->has_work(); }
+  void break_ring() noexcept;
+
+  // --- for what is in flight: pin() when it begins, complete() or not, ended() ---
+  // The map that chains are translated by now. It, and the ring's stop, wait for what is pinned.
+  [[nodiscard]] PinnedMap* pin() noexcept {
+    ++pinned_->pins;
+    ++in_flight_;
+    return pinned_;
+  }
+  // False: the ring is abandoned or its memory gone, and nothing may be written for its chains any more.
+  [[nodiscard]] bool may_complete() const noexcept { return RW_LIKELY(ring_.has_value()); }
+  // Gives a chain back to the driver. REQUIRES: may_complete().
+  void complete(ChainId chain, std::uint32_t used_length) noexcept {
+    inflight_.pushed(chain);
+    ring_->push_used(chain, used_length);
+    context_->note_finished(*this);
+  }
+  // The last word on what pin() began; it may stop the ring.
+  void ended(PinnedMap& pinned) noexcept {
+    --pinned.pins;
+    --in_flight_;
+    if (RW_UNLIKELY(state_ != State::running || memory_done_)) {
+      after_completion();
+    }
+  }
+  [[nodiscard]] DirtyLog* log() const noexcept { return log_.get(); }
+  [[nodiscard]] WorkerContext& context() const noexcept { return *context_; }
+  [[nodiscard]] std::uint32_t index() const noexcept { return around_.index; }
+
+ private:
+  enum class State : std::uint8_t { stopped, running, stopping };
+
+  void on_ready(std::uint32_t events) noexcept override;  // the kick fd
+  void on_timer(Instant now) noexcept override;           // the stop deadline
+
+  [[nodiscard]] PopStatus next_replayed(WorkerContext& context) noexcept;
+  void log_ring_piece(const WrittenRange::Piece& piece) noexcept;
+  void find_lost_memory() noexcept;
+  void signal_call() noexcept;
+  void after_completion() noexcept;
+  void become_stopped() noexcept;
+  void use_map(std::shared_ptr<const RegionMap> map);
+  [[nodiscard]] bool old_maps_drained() const;
+  void drop_kick() noexcept;
+  void show() noexcept;
+
+  Surroundings around_;
+  WorkerContext* context_ = nullptr;  // while not stopped
+
+  // --- the hot part ---
+  std::optional<DeviceRing> ring_;
+  PinnedMap* pinned_ = nullptr;  // the newest of maps_
+  State state_ = State::stopped;
+  bool enabled_ = false;
+  bool broken_ = false;
+  bool owe_call_ = false;  // signal once whatever the driver's suppression says: after start and a new call fd
+  bool inband_call_ = false;
+  bool log_used_ring_ = false;
+  std::uint8_t unserved_looks_ = 0;
+  std::uint32_t in_flight_ = 0;
+  std::uint64_t sigbus_epoch_ = 0;
+  InflightQueue inflight_;
+  std::vector<InflightQueue::Pending> replay_;  // taken by an earlier life of the device; newest first
+  EventFd call_;
+  EventFd error_;
+  RingCounters ring_counters_;
+  std::shared_ptr<DirtyLog> log_;
+
+  // --- the rest ---
+  std::vector<std::unique_ptr<PinnedMap>> maps_;  // all that something is pinned to, and the current one (last)
+  RingAddresses addresses_;
+  GuestAddress log_guest_address_;
+  std::uint32_t lost_base_ = 0;  // of a running ring whose memory was taken away
+  ForeignFd kick_fd_;
+  WatchId kick_watch_;
+  // What waits for completions. A session asks for one thing at a time, so one of these at most.
+  Done<std::uint32_t> stop_done_;
+  Done<> detach_done_;
+  Done<> memory_done_;
+  std::shared_ptr<const RegionMap> awaited_map_;  // with memory_done_: maps that don't survive in it must drain
+  std::atomic<bool> shown_running_{false}, shown_enabled_{false}, shown_broken_{false};
+};
+
+}  // namespace ringway
