@@ -1,9 +1,11 @@
-// Rules about rings: notifications, order, starting and stopping (virtio 1.3 §2.7, §2.8; vhost-user, Starting and stopping
-// rings).
+// Rules about rings: notifications, order, starting and stopping, going on after a lost session (virtio 1.3 §2.7, §2.8;
+// vhost-user, Starting and stopping rings, Inflight I/O tracking).
 #include <fmt/core.h>
 #include <poll.h>
 
 #include <algorithm>
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/prng.hpp"
@@ -210,6 +212,121 @@ Result<Verdict> stop_and_start(const Context& context) {
   return pass("10 stops with 16 requests in flight; none lost, none twice");
 }
 
+// What a VMM does after it has lost its back-end: everything anew, only the in-flight region is the one of before. The base
+// is what a VMM can know: the used index of a split ring; of a packed one only where it began, since nothing in its memory
+// tells how far the back-end came.
+Result<vhost_user::FrontEnd> take_up_again(const Context& context, BlkDriver& driver,
+                                           const vhost_user::FrontEnd::Inflight& region) {
+  RW_TRY_ASSIGN(vhost_user::FrontEnd front_end,
+                vhost_user::FrontEnd::connect(driver.options().socket_path, context.options.patience));
+  RW_TRY_ASSIGN(const std::uint64_t offered, front_end.get_features());
+  if ((driver.negotiated().features & ~offered) != 0) {
+    return fail(
+        fmt::format("features {:#x} are no longer offered after a reconnect", driver.negotiated().features & ~offered));
+  }
+  RW_TRY(front_end.get_protocol_features());
+  RW_TRY(front_end.set_protocol_features(driver.negotiated().protocol_features));
+  RW_TRY(front_end.set_owner());
+  RW_TRY(front_end.set_features(driver.negotiated().features));
+  RW_TRY(front_end.set_mem_table(driver.memory_table()));
+  RW_TRY(front_end.set_inflight_fd(region.description, region.fd.get()));
+  const BlkDriverQueue& queue = driver.queue(0);
+  std::uint32_t base = driver.initial_base();
+  if (!context.packed) {
+    // struct virtq_used: flags, then idx (§2.7.8). The session before has ended, and no one writes it.
+    std::uint16_t used_index = 0;
+    std::memcpy(&used_index, driver.queue(0).ring().layout().device_area + 2, sizeof used_index);
+    base = used_index;
+  }
+  RW_TRY(front_end.set_vring_num(0, driver.options().queue_size));
+  RW_TRY(front_end.set_vring_base(0, base));
+  RW_TRY(front_end.set_vring_addr(driver.vring_address(0)));
+  RW_TRY(front_end.set_vring_err(0, queue.error_fd()));
+  RW_TRY(front_end.set_vring_call(0, queue.call_fd()));
+  RW_TRY(front_end.set_vring_kick(0, queue.kick_fd()));
+  RW_TRY(front_end.set_vring_enable(0, true));
+  driver.queue(0).kick();
+  return front_end;
+}
+
+// Takes completions of tokens that are in `waiting` until `wanted` of them have come. What is wrong, or nothing.
+std::string take_once_each(Session& session, std::vector<bool>& waiting, std::size_t wanted, Duration limit) {
+  const Instant deadline = clock_now() + limit;
+  for (std::size_t done = 0; done < wanted;) {
+    BlkCompletion completion;
+    if (session.queue().reap({&completion, 1}) == 0) {
+      if (session.queue().ring().broken() || session.queue().counters().bad_used != 0) {
+        return "a used element names no request in flight";
+      }
+      if (clock_now() >= deadline) {
+        return fmt::format("{} of {} requests never completed", wanted - done, wanted);
+      }
+      continue;
+    }
+    if (completion.token >= waiting.size() || !waiting[completion.token]) {
+      return fmt::format("request {} completed twice", completion.token);
+    }
+    if (completion.status != spec::kBlkStatusOk) {
+      return fmt::format("request {} ended with status {}", completion.token, completion.status);
+    }
+    waiting[completion.token] = false;
+    ++done;
+  }
+  return {};
+}
+
+// One ring in one region through all hang-ups; empty if nothing was wrong.
+Result<std::string> hang_up_with_region(const Context& context, bool indirect) {
+  constexpr std::uint32_t kHangUps = 8, kReads = 24;  // together more than once round the ring
+  BlkDriverOptions options = context.driver_options();
+  options.indirect = indirect;
+  options.start = false;
+  RW_TRY_ASSIGN(Session session, Session::open(options, context.options.answer_limit));
+  BlkDriver& driver = session.driver();
+  RW_TRY_ASSIGN(const vhost_user::FrontEnd::Inflight region,
+                driver.front_end().get_inflight_fd(1, static_cast<std::uint16_t>(options.queue_size)));
+  RW_TRY(driver.front_end().set_inflight_fd(region.description, region.fd.get()));
+  RW_TRY(driver.start_queue(0, driver.initial_base()));
+  std::optional<vhost_user::FrontEnd> front_end;  // of the second session and later ones
+  for (std::uint32_t round = 0; round < kHangUps; ++round) {
+    std::vector<bool> waiting(kReads, true);
+    if (!submit_reads(session, 0, kReads)) {
+      return fail("no room in the ring");
+    }
+    session.queue().publish_and_kick();
+    // In every second round the back-end has surely taken some of them when the session ends.
+    const std::size_t before = round % 2;
+    if (const std::string wrong = take_once_each(session, waiting, before, context.options.answer_limit); !wrong.empty()) {
+      return fmt::format("after {} hang-ups: {}", round, wrong);
+    }
+    driver.disconnect();
+    front_end.reset();
+    RW_TRY_ASSIGN(vhost_user::FrontEnd next, take_up_again(context, driver, region));
+    front_end.emplace(std::move(next));
+    if (const std::string wrong = take_once_each(session, waiting, kReads - before, context.options.answer_limit);
+        !wrong.empty()) {
+      return fmt::format("after {} hang-ups: {}", round + 1, wrong);
+    }
+  }
+  return std::string();
+}
+
+Result<Verdict> inflight_region(const Context& context) {
+  if (!context.offers_protocol(vhost_user::kProtocolInflightShmfd)) {
+    return skip("PROTOCOL_F_INFLIGHT_SHMFD is not offered");
+  }
+  for (const bool indirect : {true, false}) {
+    RW_TRY_ASSIGN(const std::string wrong, hang_up_with_region(context, indirect));
+    if (!wrong.empty()) {
+      return failed(fmt::format("{}{}{}", indirect ? "" : "chains without a table: ", wrong,
+                                context.packed ? " (the region must tell the ring's position, but the specification doesn't "
+                                                 "say that it goes before SET_VRING_BASE)"
+                                               : ""));
+    }
+  }
+  return pass("16 hang-ups with reads in flight, each session with the same region; none lost, none twice");
+}
+
 Result<Verdict> kick_before_enable(const Context& context) {
   BlkDriverOptions options = context.driver_options();
   options.start = false;
@@ -304,6 +421,7 @@ constexpr Rule kRingRules[] = {
     {"an idle ring wakes by a kick", "virtio 2.7.10", true, false, idle_ring_wants_kicks},
     {"GET_VRING_BASE is exact", "vhost-user, Starting and stopping rings", true, false, exact_base},
     {"stop and start", "vhost-user, Starting and stopping rings", true, false, stop_and_start},
+    {"in-flight region", "vhost-user, Inflight I/O tracking", true, false, inflight_region},
     {"kick before enable", "vhost-user, SET_VRING_ENABLE", true, false, kick_before_enable},
     {"in order", "virtio 2.7.9, 2.8.11", true, false, in_order},
     {"every queue serves", "vhost-user, Multiple queue support", true, false, every_queue},

@@ -210,22 +210,6 @@ Result<Verdict> memory_slots(const Context& context) {
                      : failed("a read into a slot that was removed and added again: " + describe(answer));
 }
 
-Result<Verdict> inflight_region(const Context& context) {
-  if (!context.offers_protocol(vhost_user::kProtocolInflightShmfd)) {
-    return skip("PROTOCOL_F_INFLIGHT_SHMFD is not offered");
-  }
-  BlkDriverOptions options = context.driver_options();
-  options.inflight = true;
-  RW_TRY_ASSIGN(Session session, Session::open(options, context.options.answer_limit));
-  for (int round = 0; round < 3; ++round) {
-    if (!session.alive()) {
-      return failed(fmt::format("no read works after {} reconnects with the region", round));
-    }
-    RW_TRY(session.driver().reconnect());
-  }
-  return session.alive() ? pass("3 reconnects with the same region") : failed("no read works after 3 reconnects");
-}
-
 Result<Verdict> reconnect_under_load(const Context& context) {
   RW_TRY_ASSIGN(Session session, context.open());
   const DriverBuffer data = session.at(0, session.driver().block_bytes());
@@ -272,7 +256,6 @@ constexpr Rule kSessionRules[] = {
     {"several memory regions", "vhost-user, SET_MEM_TABLE", false, false, several_regions},
     {"memory table replaced", "vhost-user, SET_MEM_TABLE", false, false, replace_memory},
     {"memory slots", "vhost-user, ADD_MEM_REG, REM_MEM_REG", false, false, memory_slots},
-    {"in-flight region", "vhost-user, Inflight I/O tracking", false, false, inflight_region},
     {"reconnects with requests in flight", "vhost-user, Starting and stopping rings", false, false, reconnect_under_load},
 };
 

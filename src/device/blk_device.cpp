@@ -312,8 +312,6 @@ void BlkDevice::log_failure(BlkFailure failure, int code) {
     switch (failure) {
       case BlkFailure::end_of_file:
         return "the image ends before the disk does; was it truncated?";
-      case BlkFailure::cancelled:
-        return "cancelled";
       case BlkFailure::guest_memory:
         return "the guest's memory is gone: " + std::generic_category().message(code);
       case BlkFailure::no_space:

@@ -148,7 +148,6 @@ class HeldChannel final : public BlkChannel {
   using BlkChannel::BlkChannel;
   void submit(BlkOperation& operation) noexcept override { held_.push_back(&operation); }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override { return static_cast<std::uint32_t>(held_.size()); }
-  void cancel_all() noexcept override {}
   void finish(std::size_t count) {
     for (; count > 0 && !held_.empty(); --count) {
       BlkOperation* const oldest = held_.front();

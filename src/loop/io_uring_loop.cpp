@@ -49,7 +49,6 @@ constexpr std::uint64_t kPayloadMask = (std::uint64_t{1} << kKindShift) - 1;
 constexpr unsigned kGenerationShift = 32;
 constexpr std::uint32_t kGenerationMask = (1U << 30U) - 1;
 constexpr std::uint32_t kNoSlot = UINT32_MAX;
-constexpr std::uint32_t kCancelWanted = 1;
 constexpr std::uint32_t kOperationsMin = limits::kSlotsPerWorkerMax + 1024;  // one for each request that a worker may have
                                                                              // in flight, and for what stores do besides
 constexpr std::uint32_t kEntriesMax = 32768;                                 // IORING_MAX_ENTRIES of the kernel
@@ -367,9 +366,6 @@ void IoUringLoop::retry_unsubmitted() noexcept {
     }
     unsubmitted_arms_.pop_back();
   }
-  if (cancels_wanted_ != 0) {
-    submit_wanted_cancels();
-  }
 }
 
 // --- Timers ---
@@ -500,7 +496,6 @@ bool IoUringLoop::complete_operation(std::uint64_t user_data, std::int32_t resul
   RW_DCHECK((flags & IORING_CQE_F_MORE) == 0);
   static_cast<void>(flags);
   UringOperation& operation = *slot.operation;
-  cancels_wanted_ -= slot.link == kCancelWanted ? 1U : 0U;
   slot.operation = nullptr;
   slot.generation = (slot.generation + 1) & kGenerationMask;
   slot.link = free_slot_;
@@ -557,35 +552,9 @@ io_uring_sqe* IoUringLoop::prepare(UringOperation& operation) noexcept {
   Slot& slot = slots_[index];
   free_slot_ = slot.link;
   slot.operation = &operation;
-  slot.link = 0;
   ++in_flight_;
   sqe->user_data = operation_user_data(index, slot.generation);
   return sqe;
-}
-
-void IoUringLoop::cancel(UringOperation& operation) noexcept {
-  // A scan, so that operations need not know their slot: cancelling is for stopping a ring, not for the data path.
-  for (Slot& slot : slots_) {
-    if (slot.operation == &operation && slot.link != kCancelWanted) {
-      slot.link = kCancelWanted;
-      ++cancels_wanted_;
-    }
-  }
-  submit_wanted_cancels();
-}
-
-void IoUringLoop::submit_wanted_cancels() noexcept {
-  for (std::uint32_t i = 0; i < slots_.size() && cancels_wanted_ != 0; ++i) {
-    Slot& slot = slots_[i];
-    if (slot.operation == nullptr || slot.link != kCancelWanted) {
-      continue;
-    }
-    if (!cancel_by_user_data(operation_user_data(i, slot.generation))) {
-      return;
-    }
-    slot.link = 0;
-    --cancels_wanted_;
-  }
 }
 
 Result<int> IoUringLoop::register_file(int fd) {

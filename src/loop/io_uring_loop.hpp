@@ -50,7 +50,6 @@ class IoUringLoop final : public Loop, public UringEngine {
 
   // UringEngine
   [[nodiscard]] io_uring_sqe* prepare(UringOperation& operation) noexcept override;
-  void cancel(UringOperation& operation) noexcept override;
   [[nodiscard]] Result<int> register_file(int fd) override;
   void unregister_file(int slot) noexcept override;
   [[nodiscard]] Result<int> register_buffer(std::span<std::byte> memory) override;
@@ -70,7 +69,7 @@ class IoUringLoop final : public Loop, public UringEngine {
   struct Slot {
     UringOperation* operation = nullptr;  // nullptr: free
     std::uint32_t generation = 0;
-    std::uint32_t link = 0;  // free: the next free slot. In use: kCancelWanted, or 0
+    std::uint32_t link = 0;  // free: the next free slot
   };
 
   IoUringLoop() = default;
@@ -94,10 +93,9 @@ class IoUringLoop final : public Loop, public UringEngine {
   bool arm_wake_event() noexcept;
   bool cancel_by_user_data(std::uint64_t user_data) noexcept;
   [[nodiscard]] bool has_unsubmitted() const noexcept {
-    return wake_unarmed_ || !unsubmitted_arms_.empty() || !unsubmitted_disarms_.empty() || cancels_wanted_ != 0;
+    return wake_unarmed_ || !unsubmitted_arms_.empty() || !unsubmitted_disarms_.empty();
   }
   void retry_unsubmitted() noexcept;
-  void submit_wanted_cancels() noexcept;
 
   std::uint32_t reap() noexcept;
   std::uint32_t complete(std::uint64_t user_data, std::int32_t result, std::uint32_t flags) noexcept;
@@ -114,7 +112,6 @@ class IoUringLoop final : public Loop, public UringEngine {
   std::vector<Slot> slots_;
   std::uint32_t free_slot_ = 0;
   std::uint32_t in_flight_ = 0;
-  std::uint32_t cancels_wanted_ = 0;  // slots marked kCancelWanted
 
   WatchTable watches_;
   TimerSet timers_;

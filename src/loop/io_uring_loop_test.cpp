@@ -1,4 +1,4 @@
-// Submitting I/O through the io_uring loop: real files, bursts beyond both queues, cancellation, exhausted tables. What
+// Submitting I/O through the io_uring loop: real files, bursts beyond both queues, exhausted tables. What
 // every loop promises is in loop_test.cpp.
 #include "loop/io_uring_loop.hpp"
 
@@ -219,56 +219,7 @@ TEST_P(UringEngineTest, FullTableRefusesUntilACompletionFreesASlot) {
   EXPECT_EQ(operations[4].completions, 1);
 }
 
-TEST_P(UringEngineTest, CancelEndsAnOperationThatWouldNeverComplete) {
-  auto loop = loop_with({.entries = 8});
-  std::array<int, 2> ends{};
-  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
-  const UniqueFd reader(ends[0]);
-  const UniqueFd writer(ends[1]);
-  std::array<char, 2> bytes{};
-  Recorded stuck;
-  Recorded other;
-  io_uring_prep_read(loop->prepare(stuck), reader.get(), &bytes[0], 1, 0);
-  io_uring_prep_read(loop->prepare(other), reader.get(), &bytes[1], 1, 0);
-  loop->poll(clock_now());
-  loop->poll(clock_now());
-  EXPECT_EQ(stuck.completions, 0);
-  loop->cancel(stuck);
-  const Instant deadline = clock_now() + Duration::seconds(20);
-  while (stuck.completions == 0 && clock_now() < deadline) {
-    loop->wait(clock_now(), deadline);
-  }
-  EXPECT_EQ(stuck.result, -ECANCELED);
-  EXPECT_EQ(other.completions, 0) << "cancelled the wrong one";
-  loop->cancel(stuck);  // over already: nothing
-  ASSERT_EQ(write(writer.get(), "x", 1), 1);
-  finish(*loop);
-  EXPECT_EQ(other.result, 1);
-  EXPECT_EQ(bytes[1], 'x');
-}
-
-TEST_P(UringEngineTest, CancelBeforeSubmissionAndOfManyAtOnce) {
-  auto loop = loop_with({.entries = 8});
-  std::array<int, 2> ends{};
-  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
-  const UniqueFd reader(ends[0]);
-  const UniqueFd writer(ends[1]);
-  std::deque<Recorded> operations(100);
-  std::vector<char> bytes(100);
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    io_uring_prep_read(loop->prepare(operations[i]), reader.get(), &bytes[i], 1, 0);
-  }
-  for (Recorded& operation : operations) {
-    loop->cancel(operation);
-  }
-  finish(*loop);
-  for (const Recorded& operation : operations) {
-    ASSERT_EQ(operation.completions, 1);
-    ASSERT_EQ(operation.result, -ECANCELED);
-  }
-}
-
-TEST_P(UringEngineTest, CompletionHandlersMayPrepareCancelWatchAndUnwatch) {
+TEST_P(UringEngineTest, CompletionHandlersMayPrepareWatchAndUnwatch) {
   auto loop = loop_with({.entries = 4, .operations = 64});
   const UniqueFd event(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
   CountingHandler handler;

@@ -33,9 +33,6 @@ class UringEngine {
   // no other call between. It goes to the kernel with the next poll() or wait(). Flushes by itself when the queue is full;
   // nullptr only if the kernel takes nothing at that moment or the table of operations is full (then retry next turn).
   [[nodiscard]] virtual io_uring_sqe* prepare(UringOperation& operation) noexcept = 0;
-  // Asks the kernel to cancel every entry of `operation` that is in flight; their completions still come (-ECANCELED, or
-  // what they had become). Looks through the whole table: for stopping a ring, not for the data path.
-  virtual void cancel(UringOperation& operation) noexcept = 0;
 
   // A slot in the ring's table of registered files (IOSQE_FIXED_FILE), or an error when there is none left (use the plain
   // fd then). Released when nothing in flight uses it.

@@ -317,10 +317,20 @@ class Depth64 {
     }
     ASSERT_EQ(queue.in_flight(), 0U);
   }
+  // The ring as it is now asks for a kick with the next request: the worker has gone through it and is done.
+  [[nodiscard]] bool kick_is_wanted() {
+    const RingLayout& layout = driver_->queue(0).ring().layout();
+    // Split ring with EVENT_IDX: avail idx, and the avail event behind the used elements.
+    const std::size_t event = 4 + std::size_t{layout.size} * sizeof(spec::UsedElementWire);
+    return guest::load_acquire<std::uint16_t>(layout.device_area + event) ==
+           guest::load<std::uint16_t>(layout.driver_area + 2);
+  }
+  [[nodiscard]] BlkDriver* driver() { return driver_.get(); }
   [[nodiscard]] std::uint64_t kicks() { return driver_->queue(0).counters().kicks; }
   [[nodiscard]] WorkerStats worker() {
     return host_.call([](Host& h) { return h.worker_stats(); })[0];
   }
+  [[nodiscard]] BlkDeviceStats::Queue queue() { return stats_of(host_, "a").queues[0]; }
 
  private:
   static HostOptions options(const char* poll) {
@@ -340,20 +350,44 @@ TEST(Notification, Row071_KicksAreRareAtDepthWhilePolled) {
   EXPECT_LT(load.kicks(), kRequests / 100);
 }
 
-// A worker that sleeps must be woken; how often it sleeps is the machine's doing. But while it is awake it wants no kicks,
-// so there is one for each sleep and not one for each request. (A kick that comes while the worker looks a last time before
-// it sleeps is one more; a tenth is ample for those.)
+// A worker that doesn't poll sleeps as soon as it has nothing to do, is woken by one kick, and wants none while it is awake.
+// How often it sleeps at depth is the machine's doing: once for each request, or hardly ever. So what is held against each
+// other is counted, and none of it is a time.
 TEST(Notification, Row071_EachKickWakesASleepingWorkerWithoutPolling) {
   const TestDirectory directory;
   Depth64 load(directory, "never");
+  ASSERT_NE(load.driver(), nullptr);
+  ASSERT_TRUE(load.driver()->negotiated().ring.event_index);
+  const WorkerStats before = load.worker();
   constexpr std::uint64_t kRequests = 20'000;
-  const std::uint64_t sleeps_before = load.worker().sleeps;
   load.run(kRequests);
-  const std::uint64_t sleeps = load.worker().sleeps - sleeps_before;
-  std::printf("depth 64 without polling: %llu kicks, %llu sleeps for %llu requests\n",
-              static_cast<unsigned long long>(load.kicks()), static_cast<unsigned long long>(sleeps),
-              static_cast<unsigned long long>(kRequests));
-  EXPECT_LE(load.kicks(), sleeps + sleeps / 10 + 2);
+  ASSERT_FALSE(HasFatalFailure());
+  const std::uint64_t kicks_at_depth = load.kicks();
+  // One at a time, and each only when the worker has asked for a kick: so each takes one.
+  constexpr std::uint64_t kAlone = 200;
+  for (std::uint64_t i = 0; i < kAlone; ++i) {
+    ASSERT_TRUE(eventually([&] { return load.kick_is_wanted(); })) << "request " << i;
+    ASSERT_EQ(transfer(load.driver()->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
+  }
+  EXPECT_EQ(load.kicks() - kicks_at_depth, kAlone);
+  EXPECT_EQ(load.queue().lost_kicks, 0U) << "served by the look once a second, not by its kick";
+  // Idle, it sleeps: all that wakes it is the timer for that look.
+  const std::uint64_t sleeps_before_rest = load.worker().sleeps;
+  EXPECT_TRUE(eventually([&] { return load.worker().sleeps >= sleeps_before_rest + 2; })) << "it never sleeps";
+  const WorkerStats after = load.worker();
+  const std::uint64_t sleeps = after.sleeps - before.sleeps;
+  const std::uint64_t turns = after.turns - before.turns;
+  const std::uint64_t idle_turns = turns - (after.productive_turns - before.productive_turns);
+  std::printf(
+      "depth 64 without polling: %llu kicks for %llu requests; with those alone %llu kicks, %llu sleeps, %llu turns "
+      "(%llu idle)\n",
+      static_cast<unsigned long long>(kicks_at_depth), static_cast<unsigned long long>(kRequests),
+      static_cast<unsigned long long>(load.kicks()), static_cast<unsigned long long>(sleeps),
+      static_cast<unsigned long long>(turns), static_cast<unsigned long long>(idle_turns));
+  // A turn asks for one kick at most, at its end. (The two: turns at the edges of what was counted.)
+  EXPECT_LE(load.kicks(), turns + 2) << "kicks that the worker, being awake, had no use for";
+  // After a turn that found nothing it sleeps; one that spins has many of them for each sleep.
+  EXPECT_LE(idle_turns, sleeps + 2) << "the worker spun";
 }
 
 }  // namespace

@@ -10,8 +10,6 @@ const char* to_string(BlkFailure failure) noexcept {
       return "guest_memory";
     case BlkFailure::end_of_file:
       return "end_of_file";
-    case BlkFailure::cancelled:
-      return "cancelled";
     case BlkFailure::io:
       return "io";
   }

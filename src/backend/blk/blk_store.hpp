@@ -47,10 +47,9 @@ enum class BlkFailure : std::uint8_t {
   no_space,      // ENOSPC, EDQUOT
   guest_memory,  // EFAULT: the guest's memory had gone
   end_of_file,   // the file had become shorter
-  cancelled,     // ended by cancel_all()
   io,            // EIO and every other one
 };
-inline constexpr std::size_t kBlkFailures = 5;
+inline constexpr std::size_t kBlkFailures = 4;
 // "no_space", "guest_memory", …
 [[nodiscard]] const char* to_string(BlkFailure failure) noexcept;
 
@@ -101,10 +100,6 @@ class BlkChannel {
   // The guest memory that operations submitted from now on lie in, for stores that prepare it; nullptr: none. What was given
   // before and is not in `map` is let go of when this returns, but for operations still in flight.
   virtual void use_memory(const std::shared_ptr<const RegionMap>& /*map*/) {}
-  // Tries to end early what is in flight (a ring is being stopped): queued work is dropped with IOERR, kernel work is
-  // cancelled where the kernel can (direct I/O can't). Completions still arrive through on_complete(), some of them before
-  // this returns.
-  virtual void cancel_all() noexcept = 0;
 
   // Bytes that submit() itself has copied, or cleared, since the last call: the worker's own time, by which a queue finds
   // its turn shortened. A channel spreads what is longer than limits::kCopySliceBytes over the turns of its loop, one slice

@@ -125,18 +125,6 @@ class FaultyChannel final : public BlkChannel, private TimerHandler, private FdH
     return inner_->in_flight() + static_cast<std::uint32_t>(delayed_.size() + hung_.size());
   }
 
-  // What hangs goes on hanging: it stands for direct I/O, which the kernel can't take back.
-  void cancel_all() noexcept override {
-    std::vector<Delayed> dropped;
-    dropped.swap(delayed_);
-    loop_.cancel_timer(*this);
-    for (const Delayed& delayed : dropped) {
-      counters_.add_failure(BlkFailure::cancelled, ECANCELED);
-      complete(*delayed.operation, spec::kBlkStatusIoErr);
-    }
-    inner_->cancel_all();
-  }
-
  private:
   struct Delayed {
     Instant due;

@@ -22,18 +22,6 @@ class Fifo {
     }
     return item;
   }
-  bool remove(T& item) {
-    T* before = nullptr;
-    for (T* at = first_; at != nullptr; before = at, at = at->next) {
-      if (at == &item) {
-        (before == nullptr ? first_ : before->next) = item.next;
-        last_ = last_ == &item ? before : last_;
-        item.next = nullptr;
-        return true;
-      }
-    }
-    return false;
-  }
 
  private:
   T* first_ = nullptr;

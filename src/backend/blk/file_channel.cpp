@@ -67,8 +67,6 @@ BlkFailure failure_of(int code) noexcept {
     case ENOSPC:
     case EDQUOT:
       return BlkFailure::no_space;
-    case ECANCELED:
-      return BlkFailure::cancelled;
     case EFAULT:
       return BlkFailure::guest_memory;
     default:
@@ -218,7 +216,6 @@ void FileChannel::submit(BlkOperation& request) noexcept {
 
 void FileChannel::begin(FileOperation& operation) noexcept {
   const BlkRequest& request = operation.request->request;
-  operation.cancelled = false;
   operation.slow_task = false;
   operation.retries = 0;
   operation.range = 0;
@@ -258,20 +255,16 @@ void FileChannel::run(FileOperation& operation) noexcept {
     }
     std::int32_t result = -EAGAIN;
     if (faults.again_numerator == 0 || !prng_.chance(faults.again_numerator, faults.again_denominator)) {
-      // Before the call: with threads the operation is not ours any more when start() has returned.
-      operation.in_kernel = true;
       result = start(operation);
       if (result == kPending) {
         return;
       }
-      operation.in_kernel = false;
     }
     step = advance(operation, result);
   }
 }
 
 void FileChannel::on_result(FileOperation& operation, std::int32_t result) noexcept {
-  operation.in_kernel = false;
   if (advance(operation, result) == Step::go_on) {
     run(operation);
   }
@@ -291,7 +284,7 @@ bool FileChannel::prepare(FileOperation& operation) noexcept {
 
 FileChannel::Step FileChannel::advance(FileOperation& operation, std::int32_t result) noexcept {
   const bool retry = result == -EAGAIN || result == -EINTR;
-  if (retry && operation.retries < kRetriesMax && !operation.cancelled) {
+  if (retry && operation.retries < kRetriesMax) {
     ++operation.retries;
     counters_.retries.add();
     return Step::go_on;
@@ -328,7 +321,7 @@ FileChannel::Step FileChannel::advance_data(FileOperation& operation, std::uint6
       ++operation.range;
       operation.method = FileOperation::ZeroMethod::punch;
     }
-    return operation.cancelled ? give_up(operation, ECANCELED) : Step::go_on;
+    return Step::go_on;
   }
   if (operation.bounce != nullptr && request.opcode == BlkOpcode::in) {
     copy_bounce(operation, bytes, true);
@@ -343,7 +336,7 @@ FileChannel::Step FileChannel::advance_data(FileOperation& operation, std::uint6
     operation.skip -= request.data[operation.segment].iov_len;
     ++operation.segment;
   }
-  return operation.cancelled ? give_up(operation, ECANCELED) : Step::go_on;
+  return Step::go_on;
 }
 
 FileChannel::Step FileChannel::advance_ranges(FileOperation& operation, std::int32_t result) noexcept {
@@ -367,7 +360,7 @@ FileChannel::Step FileChannel::advance_ranges(FileOperation& operation, std::int
     ++operation.range;
     operation.method = FileOperation::ZeroMethod::punch;
   }
-  return operation.cancelled ? give_up(operation, ECANCELED) : Step::go_on;
+  return Step::go_on;
 }
 
 FileChannel::Step FileChannel::advance_sync(std::int32_t result) noexcept {
@@ -376,7 +369,6 @@ FileChannel::Step FileChannel::advance_sync(std::int32_t result) noexcept {
   if (!good) {
     counters_.add_failure(failure_of(-result), -result);
   }
-  sync_.cancelled = false;
   Fifo<BlkOperation> covered = sync_current_;
   sync_current_ = sync_next_;
   sync_next_ = {};
@@ -427,35 +419,6 @@ void FileChannel::join_sync(BlkOperation& request) noexcept {
   counters_.syncs.add();
   sync_current_.push(request);
   run(sync_);
-}
-
-void FileChannel::cancel_all() noexcept {
-  const auto drop = [this](BlkOperation& request) {
-    counters_.add_failure(BlkFailure::cancelled, ECANCELED);
-    finish_request(request, spec::kBlkStatusIoErr);
-  };
-  while (BlkOperation* const request = waiting_.pop()) {
-    drop(*request);
-  }
-  for (Fifo<FileOperation>* const list : {&waiting_for_bounce_, &waiting_for_discard_}) {
-    while (FileOperation* const operation = list->pop()) {
-      static_cast<void>(give_up(*operation, ECANCELED));
-    }
-  }
-  while (BlkOperation* const request = sync_next_.pop()) {
-    drop(*request);
-  }
-  for (std::size_t i = 0; i < slots_used_; ++i) {
-    auto* const operation = std::launder(reinterpret_cast<FileOperation*>(slots_[i].bytes));
-    if (operation->in_kernel) {
-      operation->cancelled = true;
-      cancel(*operation);
-    }
-  }
-  if (sync_.in_kernel) {
-    sync_.cancelled = true;
-    cancel(sync_);
-  }
 }
 
 // --- from a request to calls ---

@@ -54,8 +54,6 @@ class FileOperation final : public UringOperation, public IoTask {
   FileOperation* next = nullptr;    // in the one list that it is in
   FileCall call;
   std::int32_t result = 0;  // threads: from the pool to the worker
-  bool in_kernel = false;   // started and not yet back
-  bool cancelled = false;
   bool holds_discard_slot = false;
   ZeroMethod method = ZeroMethod::punch;
   std::uint16_t range = 0;  // discard and the like: the current one
@@ -115,7 +113,6 @@ class FileChannel : public BlkChannel {
 
   void submit(BlkOperation& operation) noexcept final;
   [[nodiscard]] std::uint32_t in_flight() const noexcept final { return in_flight_; }
-  void cancel_all() noexcept final;
 
   // The result of a call that start() left pending. On the worker.
   void on_result(FileOperation& operation, std::int32_t result) noexcept;
@@ -128,8 +125,6 @@ class FileChannel : public BlkChannel {
 
   // Carries out operation.call. Either returns its result, or kPending and calls on_result() later.
   [[nodiscard]] virtual std::int32_t start(FileOperation& operation) noexcept = 0;
-  // Tries to end a pending call early.
-  virtual void cancel(FileOperation& /*operation*/) noexcept {}
 
  private:
   enum class Step : std::uint8_t { go_on, finished };

@@ -5,7 +5,6 @@
 // in between. The rest of a transfer goes to the end of the list, behind the slices of others.
 #include <algorithm>
 #include <array>
-#include <cerrno>
 
 #include "backend/blk/fifo.hpp"
 #include "backend/blk/file_store.hpp"
@@ -37,15 +36,6 @@ class InlineChannel final : public FileChannel, private TimerHandler {
     sliced_.push(operation);
     loop_.set_timer(*this, Instant{});
     return kPending;
-  }
-
-  void cancel(FileOperation& operation) noexcept override {
-    if (sliced_.front() == &operation) {
-      freed_ = 0;
-    }
-    if (sliced_.remove(operation)) {
-      on_result(operation, -ECANCELED);
-    }
   }
 
   void on_timer(Instant /*now*/) noexcept override {

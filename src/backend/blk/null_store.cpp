@@ -16,7 +16,6 @@ class NullChannel final : public BlkChannel {
     complete(operation, operation.request.opcode == BlkOpcode::get_id ? spec::kBlkStatusUnsupported : spec::kBlkStatusOk);
   }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override { return 0; }
-  void cancel_all() noexcept override {}
 };
 
 class NullStore final : public BlkStore {

@@ -65,14 +65,6 @@ class RamChannel final : public BlkChannel, private TimerHandler {
     complete(operation, execute(operation.request, place, bytes));
   }
   [[nodiscard]] std::uint32_t in_flight() const noexcept override { return in_flight_; }
-  void cancel_all() noexcept override {
-    place_ = {};
-    while (BlkOperation* const operation = sliced_.pop()) {
-      --in_flight_;
-      counters_.add_failure(BlkFailure::cancelled, ECANCELED);
-      complete(*operation, spec::kBlkStatusIoErr);
-    }
-  }
 
  private:
   // How far a request has come.

@@ -144,22 +144,6 @@ TEST_P(SlicedCopy, RangesAreClearedWhole) {
   }
 }
 
-TEST_P(SlicedCopy, CancelledBetweenSlices) {
-  GuestBuffer large(4 * kSlice);
-  TestRequest first, second;
-  first.data(BlkOpcode::in, 0, large).submit(*channel_);
-  second.ranges(BlkOpcode::discard, {{.offset = 0, .bytes = 8 * kSlice}}).submit(*channel_);
-  EXPECT_EQ(loop_.poll(loop_.now()), 1U);
-  channel_->cancel_all();
-  EXPECT_FALSE(first.pending() || second.pending());
-  EXPECT_EQ(first.status(), spec::kBlkStatusIoErr);
-  EXPECT_EQ(second.status(), spec::kBlkStatusIoErr);
-  EXPECT_EQ(channel_->in_flight(), 0U);
-  // And the next one begins at its beginning.
-  fill_disk(9);
-  EXPECT_TRUE(disk_is(9, 0, kDiskBytes));
-}
-
 INSTANTIATE_TEST_SUITE_P(Stores, SlicedCopy, testing::Values("ram", "inline"),
                          [](const auto& parameter) { return std::string(parameter.param); });
 

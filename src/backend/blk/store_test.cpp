@@ -566,32 +566,6 @@ TEST_P(StoreTest, resize_shows_the_new_size_and_zeroes) {
   EXPECT_FALSE(store_->resize(kDiskBytes + 1).has_value());
 }
 
-TEST_P(StoreTest, cancel_all_completes_what_had_not_started) {
-  std::vector<TestRequest> requests(100);
-  std::vector<GuestBuffer> buffers;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    buffers.emplace_back(8192, 1);
-    if (i % 4 == 3) {
-      requests[i].flush();
-    } else if (i % 4 == 2) {
-      requests[i].ranges(BlkOpcode::discard, {{.offset = 0, .bytes = 4096}});
-    } else {
-      requests[i].data(BlkOpcode::out, i * 8192, buffers[i]);
-    }
-    requests[i].submit(*channel_);
-  }
-  channel_->end_of_batch();
-  channel_->cancel_all();
-  drain();
-  for (const TestRequest& request : requests) {
-    EXPECT_EQ(request.completions(), 1U);
-    EXPECT_LE(request.status(), spec::kBlkStatusIoErr);
-  }
-  // And the channel still works.
-  GuestBuffer buffer(4096);
-  EXPECT_EQ(read(0, buffer), spec::kBlkStatusOk);
-}
-
 TEST_P(StoreTest, no_heap_once_it_runs) {
   GuestBuffer buffer(64U << 10U), odd(64U << 10U, 1);
   std::vector<TestRequest> requests(32);

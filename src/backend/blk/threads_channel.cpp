@@ -67,12 +67,6 @@ class ThreadsChannel final : public FileChannel, private FdHandler {
     return kPending;
   }
 
-  void cancel(FileOperation& operation) noexcept override {
-    if (batch_.remove(operation) || threads_.remove(operation)) {
-      on_result(operation, -ECANCELED);
-    }
-  }
-
   void on_ready(std::uint32_t /*events*/) noexcept override {
     std::uint64_t ignored = 0;
     static_cast<void>(!::read(event_.get(), &ignored, sizeof ignored));

@@ -128,14 +128,6 @@ class UringChannel final : public FileChannel, private TimerHandler {
     return static_cast<unsigned>(std::min(segment.iov_len, kTransferBytesMax));
   }
 
-  void cancel(FileOperation& operation) noexcept override {
-    if (held_back_.remove(operation)) {
-      on_result(operation, -ECANCELED);
-    } else {
-      engine_.cancel(operation);
-    }
-  }
-
   void submit_held_back() noexcept {
     while (!held_back_.empty()) {
       FileOperation& operation = *held_back_.pop();
