@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <bit>
 #include <cerrno>
@@ -138,7 +139,8 @@ class BenchThread {
   std::uint64_t requests_ = 0;  // completed, since the thread's start
   std::uint64_t failed_ = 0;
   std::uint64_t mismatched_ = 0;
-  Instant turn_time_;  // the turn's clock read, if it had one
+  std::array<BlkCompletion, kReapBatch> completions_;  // scratch of turn(), which mustn't clear it for each look
+  Instant turn_time_;                                  // the turn's clock read, if it had one
   bool turn_time_valid_ = false;
   Instant warm_until_, run_until_;
   std::uint64_t requests_seen_ = 0;
@@ -250,12 +252,11 @@ Result<> BenchThread::drive(Pass pass) {
 
 // Reaps a batch of one queue, sends as many again, publishes once. True if there was anything.
 bool BenchThread::turn(QueueWork& work) noexcept {
-  BlkCompletion completions[kReapBatch];
-  const std::size_t count = work.queue->reap(completions);
+  const std::size_t count = work.queue->reap(completions_);
   if (count == 0) {
     return false;
   }
-  for (const BlkCompletion& completion : std::span(completions, count)) {
+  for (const BlkCompletion& completion : std::span(completions_).first(count)) {
     RequestSlot& slot = work.slots[completion.token];
     const bool ok = completion.status == spec::kBlkStatusOk;
     failed_ += ok ? 0 : 1;
