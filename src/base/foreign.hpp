@@ -4,13 +4,15 @@
 // waits for its server, a TCP socket lingers, a Unix socket closes whatever was sent through it and never read. The end of
 // guest memory takes its time by sheer size. Neither the control thread nor a worker may wait for that, and the wait for one
 // front-end must not be one for the others. So everything of that kind belongs to a ForeignHoldings, one for each device,
-// and ends on a thread of its own, which exists only while there is something to let go. What is held is counted, so that
-// one front-end can't take all descriptors or all address space of the process.
+// and ends on a thread of its own, which exists only while there is something to let go and a second longer. What is held is
+// counted, so that one front-end can't take all descriptors or all address space of the process.
 #pragma once
 
-#include <sys/types.h>
+#include <sched.h>
 
+#include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,36 +24,58 @@
 
 namespace ringway {
 
-// Any thread may use it. Shared by all that belongs to it and by the thread that lets go.
+// Any thread may use it. Shared by all that belongs to it and by the threads that let go.
 class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
   struct Private {};
 
  public:
+  // How long the end of something may take, and so behind what else it may wait.
+  enum class Lane : std::uint8_t {
+    bounded,    // as its size: memory, and the files that it is in
+    unbounded,  // as whoever is at the other end likes
+  };
+
+  // On a thread that may run on all CPUs that the process has: those that let go inherit that, and not the one CPU of a
+  // worker.
   [[nodiscard]] static std::shared_ptr<ForeignHoldings> create() { return std::make_shared<ForeignHoldings>(Private{}); }
-  explicit ForeignHoldings(Private /*by create() only*/) {}
+  explicit ForeignHoldings(Private /*by create() only*/) noexcept;
   ForeignHoldings(const ForeignHoldings&) = delete;
   ForeignHoldings& operator=(const ForeignHoldings&) = delete;
   ~ForeignHoldings() = default;
 
-  // Runs `end` soon, after those that came before it, on a thread that may wait. If no thread can be had, here and now.
-  void let_go(std::move_only_function<void()> end) noexcept;
+  // Runs `end` soon, after those of its lane that came before it, on a thread that may wait. If no thread can be had, here
+  // and now.
+  void let_go(Lane lane, std::move_only_function<void()> end) noexcept;
 
   // Descriptors and mapped bytes, those included that are still being let go. Relaxed: bounds, which nothing is ordered by.
   [[nodiscard]] std::uint32_t descriptors() const noexcept { return descriptors_.load(std::memory_order_relaxed); }
+  // How many there may be: limits::kForeignFdsMax, and half of what other front-ends leave of the process's table.
+  [[nodiscard]] std::uint32_t descriptors_max() const noexcept;
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_.load(std::memory_order_relaxed); }
-  void count_descriptor() noexcept { descriptors_.fetch_add(1, std::memory_order_relaxed); }
-  void discount_descriptor() noexcept { descriptors_.fetch_sub(1, std::memory_order_relaxed); }
+  void count_descriptor() noexcept;
+  void discount_descriptor() noexcept;
   void count_mapped(std::uint64_t bytes) noexcept { mapped_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   void discount_mapped(std::uint64_t bytes) noexcept { mapped_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
- private:
-  void run() noexcept;
+  // The front-end has held up a worker on purpose (notify/event_fd.hpp). Noted here because the session that did it may be
+  // over before the worker is free again. Relaxed: who asks has had an answer from that worker.
+  void note_harm() noexcept { harmed_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool take_harm() noexcept { return harmed_.exchange(false, std::memory_order_relaxed); }
 
+ private:
+  struct Work {
+    std::condition_variable came;
+    std::vector<std::move_only_function<void()>> ends;
+    bool served = false;  // a thread will look at `ends` again
+  };
+  void run(Work& work, bool may_linger) noexcept;
+
+  const cpu_set_t cpus_;
   std::atomic<std::uint32_t> descriptors_{0};
   std::atomic<std::uint64_t> mapped_bytes_{0};
-  std::mutex mutex_;
-  std::vector<std::move_only_function<void()>> ends_;  // guarded by mutex_
-  bool running_ = false;                               // guarded by mutex_: a thread will look at ends_ again
+  std::atomic<bool> harmed_{false};
+  std::mutex mutex_;  // guards work_
+  std::array<Work, 2> work_;
 };
 
 // A descriptor that came from a front-end, or that leads to one. As UniqueFd, but let go by its holdings; without holdings,
@@ -72,6 +96,8 @@ class ForeignFd {
   // Another descriptor of the same open file, with the same holdings; empty if the process has no room for it.
   [[nodiscard]] ForeignFd duplicate() const;
   void reset() noexcept;
+  // close(), however long it takes: for a thread that lets go.
+  void close_here() noexcept;
 
  private:
   UniqueFd fd_;

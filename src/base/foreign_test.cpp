@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -60,7 +62,7 @@ TEST(ForeignFd, OneThatTakesItsTimeHoldsUpNobodyButItsOwn) {
   const auto other = ForeignHoldings::create();
   std::binary_semaphore may_end{0};
   std::atomic<bool> ended{false};
-  slow->let_go([&] {
+  slow->let_go(ForeignHoldings::Lane::unbounded, [&] {
     may_end.acquire();
     ended = true;
   });
@@ -79,6 +81,51 @@ TEST(ForeignFd, OneThatTakesItsTimeHoldsUpNobodyButItsOwn) {
   EXPECT_TRUE(ended);
 }
 
+// What hangs keeps neither memory nor the files that it is in.
+TEST(ForeignFd, MemoryDoesNotWaitForWhatMayTakeForEver) {
+  const auto holdings = ForeignHoldings::create();
+  std::binary_semaphore may_end{0};
+  holdings->let_go(ForeignHoldings::Lane::unbounded, [&] { may_end.acquire(); });
+  ForeignFd other(any_descriptor(), holdings);
+  ForeignFd memory(UniqueFd(::memfd_create("test", MFD_CLOEXEC)), holdings);
+  const int number_of_memory = memory.get();
+  const int number_of_other = other.get();
+  other.reset();
+  memory.reset();
+  EXPECT_TRUE(soon([&] { return holdings->descriptors() == 1; }));
+  EXPECT_FALSE(is_open(number_of_memory));
+  EXPECT_TRUE(is_open(number_of_other));
+  may_end.release();
+  EXPECT_TRUE(soon([&] { return holdings->descriptors() == 0; }));
+}
+
+// A worker is bound to its CPU, and must not share it with whoever lets go.
+TEST(ForeignHoldings, LetsGoOnAnyCpuOfTheProcess) {
+  const auto holdings = ForeignHoldings::create();
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  std::atomic<int> cpus{0};
+  std::thread worker([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+      if (CPU_ISSET(cpu, &all)) {
+        CPU_SET(cpu, &one);
+      }
+    }
+    EXPECT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+    holdings->let_go(ForeignHoldings::Lane::bounded, [&] {
+      cpu_set_t mine;
+      EXPECT_EQ(::sched_getaffinity(0, sizeof mine, &mine), 0);
+      cpus = CPU_COUNT(&mine);
+    });
+  });
+  worker.join();
+  EXPECT_TRUE(soon([&] { return cpus != 0; }));
+  EXPECT_EQ(cpus, CPU_COUNT(&all));
+}
+
 TEST(ForeignHoldings, LetsGoInOrderFromManyThreadsAndOutlivesItsOwner) {
   std::array<std::atomic<int>, 4> done{};
   std::atomic<bool> in_order{true};
@@ -88,7 +135,7 @@ TEST(ForeignHoldings, LetsGoInOrderFromManyThreadsAndOutlivesItsOwner) {
     for (std::size_t t = 0; t < threads.size(); ++t) {
       threads[t] = std::jthread([&, t, holdings] {
         for (int i = 0; i < 1000; ++i) {
-          holdings->let_go([&, t, i] {
+          holdings->let_go(ForeignHoldings::Lane::unbounded, [&, t, i] {
             if (done[t].exchange(i + 1) != i) {
               in_order = false;
             }

@@ -324,7 +324,9 @@ Result<Verdict> inflight_region(const Context& context) {
                                                : ""));
     }
   }
-  return pass("16 hang-ups with reads in flight, each session with the same region; none lost, none twice");
+  return pass(
+      "16 hang-ups with reads in flight, each session with the same region; none lost, none twice (a back-end that finishes "
+      "what it took before it lets go shows here that it takes its place from the region, not that it serves again)");
 }
 
 Result<Verdict> kick_before_enable(const Context& context) {

@@ -51,7 +51,7 @@ Error explained(const BlkDriverOptions& options, Error error) {
   } else if (error.code == ECONNREFUSED && at == At::socket) {
     error.message = fmt::format(
         "nobody listens on '{}': the socket is there, but its back-end has ended or doesn't listen yet; start it", path);
-  } else if (error.code == EACCES) {
+  } else if (error.code == EACCES && at == At::socket) {
     error.message =
         fmt::format("no permission to connect to '{}'; run as the back-end's user, or give the socket another mode", path);
   } else if (error.code == ETIMEDOUT) {

@@ -51,7 +51,7 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
   }
   if (!arguments.cpus.empty()) {
     RW_TRY_ASSIGN(config.workers.cpus, take_cpus("--cpus", arguments.cpus));
-  } else {
+  } else if (!config.workers.cpus.empty()) {
     RW_TRY(of_option(fmt::format("{}: cpus", arguments.config), check_cpus(config.workers.cpus)));
   }
   if (!arguments.poll.empty()) {

@@ -138,6 +138,13 @@ void InflightQueue::clear() noexcept {
   *this = InflightQueue();
 }
 
+void InflightQueue::forget(const Mapping& memory, std::uint16_t queue_index, std::uint32_t queue_size,
+                           bool packed_layout) noexcept {
+  const std::size_t offset = bytes_per_queue(queue_size, packed_layout) * queue_index;
+  RW_CHECK(offset + header::kPackedBytes <= memory.bytes());
+  put<std::uint16_t>(memory.data() + offset + header::kVersion, 0);
+}
+
 // ---------------------------------------------------------------- taking and giving back
 
 void InflightQueue::note_popped(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept {

@@ -43,6 +43,10 @@ class InflightQueue {
   // Bytes of one queue's part; queue i's starts at i times that. A multiple of 64, so that no two queues share a cache line.
   [[nodiscard]] static std::size_t bytes_per_queue(std::uint32_t queue_size, bool packed);
 
+  // Makes a part that nobody has open new for whoever opens it next. One word: no more is touched of a region that may be
+  // large, and that control threads see. REQUIRES: the region has room for that queue.
+  static void forget(const Mapping& memory, std::uint16_t queue_index, std::uint32_t queue_size, bool packed) noexcept;
+
   [[nodiscard]] bool enabled() const noexcept { return first_ != nullptr; }
   // open() found the part in use: the ring was served before and never stopped with its base told. Its place is then the one
   // that the part tells, not the front-end's.

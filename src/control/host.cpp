@@ -40,7 +40,8 @@
 namespace ringway {
 namespace {
 
-// A disk with 64 queues holds about 200 descriptors (kick, call and error of each, and memory).
+// A disk with 64 queues holds about 200 descriptors (kick, call and error of each), and one for each piece of its guest's
+// memory, up to 509.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {

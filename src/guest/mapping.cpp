@@ -327,10 +327,10 @@ Mapping::~Mapping() {
   auto end = [address = mmap_address_, bytes = mmap_bytes_, page_bytes = page_bytes_, holdings = holdings_,
               file = std::move(file_)]() mutable {
     unmap(address, bytes, page_bytes, holdings.get());
-    file.reset();
+    file.close_here();
   };
   if (holdings_ != nullptr) {
-    holdings_->let_go(std::move(end));
+    holdings_->let_go(ForeignHoldings::Lane::bounded, std::move(end));
   } else {
     end();
   }

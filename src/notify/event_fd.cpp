@@ -22,8 +22,12 @@ EventFd::Sent EventFd::signal(StuckWriteGuard& guard) noexcept {
     return Sent::already_signalled;
   }
   // EINTR comes only from the watchdog, after the write has hung for long; a part of 8 bytes is a stream out of step.
+  const bool held = written < 0 && code == EINTR;
+  if (held && fd_.holdings() != nullptr) {
+    fd_.holdings()->note_harm();
+  }
   fd_.reset();
-  return written < 0 && code == EINTR ? Sent::held : Sent::broken;
+  return held ? Sent::held : Sent::broken;
 }
 
 }  // namespace ringway

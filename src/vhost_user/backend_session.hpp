@@ -46,8 +46,6 @@ class BackendSession {
   virtual ~BackendSession() = default;
   // Ends the session as if the front-end had gone (daemon shutdown, device removal); `ended` follows.
   virtual void close(std::string reason) = 0;
-  // It ended by FrontEndPort::give_up().
-  [[nodiscard]] virtual bool given_up() const = 0;
   [[nodiscard]] virtual std::uint64_t messages() const = 0;
   [[nodiscard]] virtual std::uint64_t refused() const = 0;
   [[nodiscard]] virtual std::uint64_t faults(Fault fault) const = 0;

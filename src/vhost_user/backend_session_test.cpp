@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <chrono>
 #include <semaphore>
 #include <thread>
 
@@ -1074,7 +1075,7 @@ TEST_F(SessionTest, StrayFdsOnEveryMessageAreClosed) {
 TEST_F(SessionTest, DescriptorsThatCannotBeClosedAreBounded) {
   std::binary_semaphore may_close{0};
   holdings = ForeignHoldings::create();
-  holdings->let_go([&] { may_close.acquire(); });
+  holdings->let_go(ForeignHoldings::Lane::unbounded, [&] { may_close.acquire(); });
   const UniqueFd event = make_event();
   for (int round = 0; round < 2; ++round) {
     connect();
@@ -1088,12 +1089,32 @@ TEST_F(SessionTest, DescriptorsThatCannotBeClosedAreBounded) {
     finish();
   }
   may_close.release();
-  while (holdings->descriptors() != 0) {
-    std::this_thread::yield();
+  for (int i = 0; i < 10'000 && holdings->descriptors() != 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  EXPECT_EQ(holdings->descriptors(), 0U);
   connect();
   negotiate();
   EXPECT_EQ(ask(Request::set_vring_call, bytes_of(std::uint64_t{0}), {event.get()}), 0U);
+  finish();
+  holdings = nullptr;
+}
+
+// Descriptors may come beside each byte of a message that never ends.
+TEST_F(SessionTest, UnfinishedMessageBringsNoMoreDescriptorsThanAWholeOne) {
+  holdings = ForeignHoldings::create();
+  const UniqueFd event = make_event();
+  connect();
+  negotiate();
+  const std::vector<std::byte> bytes =
+      encode(static_cast<std::uint32_t>(Request::set_mem_table), kVersion, std::vector<std::byte>(4000));
+  const std::vector<int> fds(limits::kFdsPerMessageMax, event.get());
+  for (std::size_t i = 0; i < 100 && !ended; ++i) {
+    static_cast<void>(send_some(front->socket(), std::span(bytes).subspan(i, 1), fds));
+    step();
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_LE(holdings->descriptors(), 3 * limits::kFdsPerMessageMax);
   finish();
   holdings = nullptr;
 }

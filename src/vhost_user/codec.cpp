@@ -54,11 +54,6 @@ long MessageReader::receive(int socket, std::byte* destination, std::size_t byte
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
     message_.fds_lost = true;
   }
-  // A sender may split a message and put fds beside each part.
-  if (message_.fds.size() > limits::kFdsPerMessageMax) {
-    message_.fds.resize(limits::kFdsPerMessageMax);
-    message_.fds_lost = true;
-  }
   return got;
 }
 
@@ -91,6 +86,13 @@ MessageReader::Status MessageReader::read(int socket) {
     }
     std::byte* destination = in_header ? header_.data() + header_bytes_ : message_.payload.data() + payload_bytes_;
     const std::size_t wanted = in_header ? sizeof(Header) - header_bytes_ : message_.payload.size() - payload_bytes_;
+    // Before each part: fds may come beside every byte of a message. Those that nobody has closed yet count as well, of
+    // earlier connections too: who lets each close() wait doesn't get more and more of them.
+    if (holdings_ != nullptr && holdings_->descriptors() > holdings_->descriptors_max()) {
+      error_ = fmt::format("{} descriptors of this front-end are open or still being closed, {} may be",
+                           holdings_->descriptors(), holdings_->descriptors_max());
+      return Status::broken;
+    }
     const long got = receive(socket, destination, wanted);
     if (got == -EAGAIN) {
       return Status::incomplete;
@@ -100,6 +102,11 @@ MessageReader::Status MessageReader::read(int socket) {
     }
     if (got < 0) {
       error_ = fail_errno(static_cast<int>(-got), "the socket can't be read").error().message;
+      return Status::broken;
+    }
+    if (message_.fds.size() > limits::kFdsPerMessageMax) {
+      error_ = fmt::format("a message with {} descriptors, at most {} are accepted", message_.fds.size(),
+                           limits::kFdsPerMessageMax);
       return Status::broken;
     }
     if (!in_header) {

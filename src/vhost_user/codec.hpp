@@ -27,8 +27,8 @@ struct Message {
   Header header;
   std::vector<std::byte> payload;
   std::vector<ForeignFd> fds;
-  // More fds came than a message may carry, or than this process may hold: the surplus is gone, so `fds` can't be trusted to
-  // be what the sender meant.
+  // More fds came than this process has room for: the surplus is gone, so `fds` can't be trusted to be what the sender
+  // meant.
   bool fds_lost = false;
 };
 
@@ -41,7 +41,8 @@ class MessageReader {
     complete,    // take() gives the message
     incomplete,  // the socket has no more for now (EAGAIN)
     closed,      // the peer has closed it; in_message() tells whether in the middle of a message
-    broken,      // not this protocol, or a system error: error() says what; the stream can't be read any further
+    broken,      // not this protocol, more fds than a message may carry or the holdings may have, or a system error: error()
+                 // says what; the stream can't be read any further
   };
 
   // Reads up to the end of one message, and nothing beyond it. `socket` may be blocking or not.

@@ -104,7 +104,7 @@ class Device {
   virtual void set_addresses(std::uint32_t index, RingAddresses addresses, bool log, GuestAddress log_address,
                              Done<> done) = 0;  // on a running ring (migration turns its log flag on so)
   virtual void kick(std::uint32_t index) = 0;   // in-band
-  // RESET_DEVICE, or status 0: device state only, rings stop. The session then makes the in-flight region void.
+  // RESET_DEVICE, or status 0: device state only; rings stop, and what the in-flight region says of them is void.
   virtual void reset(Done<> done) = 0;
 };
 

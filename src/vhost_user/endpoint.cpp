@@ -30,9 +30,12 @@ namespace {
 
 constexpr Duration kFirstPause = Duration::milliseconds(10);
 constexpr Duration kLongestPause = Duration::seconds(1);
-// After a session that was given up, doubled with each further one in a row: what it did to its neighbours it may try again.
+// After a session that held up a worker, doubled with each further one: what it did to its neighbours it may try again. A
+// session that did no harm for so long as the longest one makes up for that.
 constexpr Duration kFirstPenalty = Duration::seconds(2);
 constexpr Duration kLongestPenalty = Duration::seconds(256);
+// While the device's front-ends hold all descriptors that they may, nobody else is let in; looked at so often.
+constexpr Duration kFullPause = Duration::milliseconds(100);
 // Front-ends that wait for the first one to be drained. Few, but a restarting VMM may knock more than once.
 constexpr int kBacklog = 8;
 
@@ -105,6 +108,7 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
   Duration pause_ = kFirstPause;
   Duration penalty_ = kFirstPenalty;
   Instant not_before_;  // no front-end is taken earlier
+  Instant began_;       // the session
   std::unique_ptr<BackendSession> session_;
   std::uint64_t sessions_ = 0;
   std::uint64_t refused_ = 0;
@@ -194,6 +198,10 @@ void SocketEndpoint::find_front_end() {
   if (closing_ || (session_ == nullptr && clock_now() < not_before_)) {
     return;
   }
+  if (session_ == nullptr && holdings_->descriptors() > holdings_->descriptors_max()) {
+    loop_.set_timer(*this, clock_now() + kFullPause);
+    return;
+  }
   if (session_ != nullptr) {
     // Called without need as well (a timer, a late event of the front-end that is being served), so the backlog decides.
     pollfd backlog{.fd = listener_.get(), .events = POLLIN, .revents = 0};
@@ -248,6 +256,7 @@ void SocketEndpoint::try_again_later() {
 
 void SocketEndpoint::begin_session(UniqueFd socket) {
   ++sessions_;
+  began_ = clock_now();
   told_of_waiting_ = false;
   spdlog::info("{}: {}: a front-end has connected", device_.name(), place());
   session_ = BackendSession::create(ForeignFd(std::move(socket), holdings_), loop_, device_,
@@ -260,17 +269,19 @@ void SocketEndpoint::end_session() {
   if (session_->messages() > 0) {
     pause_ = kFirstPause;
   }
-  const bool given_up = session_->given_up();
   session_.reset();
-  if (!given_up) {
+  const Instant now = clock_now();
+  if (now - began_ >= kLongestPenalty) {
     penalty_ = kFirstPenalty;
-  } else {
-    not_before_ = clock_now() + penalty_;
+  }
+  const bool harmful = holdings_->take_harm();
+  if (harmful) {
+    not_before_ = now + penalty_;
     spdlog::warn("{}: {}: the next front-end is served in {} s", device_.name(), place(),
                  penalty_.ns / Duration::seconds(1).ns);
     penalty_ = std::min(penalty_ + penalty_, kLongestPenalty);
   }
-  if (given_up && !closing_ && options_.inherited_fd < 0) {
+  if (harmful && !closing_ && (listener_ || options_.inherited_fd < 0)) {
     loop_.set_timer(*this, not_before_);
   } else if (closing_ || listener_) {
     loop_.set_timer(*this, Instant{});

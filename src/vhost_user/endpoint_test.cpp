@@ -240,6 +240,60 @@ TEST_F(EndpointTest, InheritedDescriptorThatIsNoStreamSocketIsRefused) {
   EXPECT_FALSE(Endpoint::create({.path = {}, .inherited_fd = datagram.release()}, *loop_, device_));
 }
 
+// A front-end that held up a worker is followed by a pause, though it has hung up before that was known; whoever knocks in
+// it is served after it, at any kind of listener.
+TEST_F(EndpointTest, HarmIsFollowedByAPause) {
+  for (const bool inherited : {false, true}) {
+    SCOPED_TRACE(inherited);
+    if (inherited) {
+      Result<std::unique_ptr<Endpoint>> endpoint =
+          Endpoint::create({.path = {}, .inherited_fd = listener_at(path_).release()}, *loop_, device_);
+      ASSERT_TRUE(endpoint);
+      endpoint_ = std::move(*endpoint);
+    } else {
+      listen();
+    }
+    std::optional<FrontEnd> front = connect();
+    const UniqueFd memory = make_memory(SessionBench::kMemoryBytes);
+    const UniqueFd event = make_event();
+    const FrontEnd::Region region{.guest_address = 0,
+                                  .bytes = SessionBench::kMemoryBytes,
+                                  .user_address = SessionBench::kUserBase,
+                                  .mmap_offset = 0,
+                                  .fd = memory.get()};
+    static_cast<void>(is_served(*front));
+    ASSERT_TRUE(front->set_features(spec::kFeatureVersion1));
+    ASSERT_TRUE(front->set_mem_table({&region, 1}));
+    ASSERT_TRUE(front->set_vring_num(0, 16));
+    ASSERT_TRUE(front->set_vring_addr({.index = 0,
+                                       .flags = 0,
+                                       .descriptor = SessionBench::kUserBase,
+                                       .used = SessionBench::kUserBase + 8192,
+                                       .available = SessionBench::kUserBase + 4096,
+                                       .log = 0}));
+    ASSERT_TRUE(front->set_vring_call(0, event.get()));
+    ASSERT_TRUE(front->set_vring_kick(0, event.get()));
+    step();
+    ASSERT_TRUE(device_.running.contains(0));
+    const std::shared_ptr<ForeignHoldings> holdings = device_.running.at(0).call.holdings();
+    ASSERT_NE(holdings, nullptr);
+    device_.hold = true;
+    const Instant before = clock_now();
+    front.reset();
+    step();
+    holdings->note_harm();  // the worker is free again, and says so before it says that the ring is gone
+    device_.hold = false;
+    device_.release();
+    step();
+    FrontEnd next = connect();
+    EXPECT_FALSE(is_served(next));
+    EXPECT_TRUE(run_until([&] { return endpoint_->connected(); }));
+    EXPECT_GE((clock_now() - before).ns, Duration::seconds(2).ns);
+    close();
+    std::filesystem::remove(path_);
+  }
+}
+
 TEST_F(EndpointTest, CloseWaitsForTheDeviceAndMayDestroyTheEndpoint) {
   listen();
   FrontEnd front = connect();

@@ -77,14 +77,9 @@ Result<std::shared_ptr<const InflightMapping>> adopt_inflight(const ForeignFd& f
                     description.queue_size, packed);
 }
 
-void clear_inflight(const InflightMapping& region) {
+void void_inflight(const InflightMapping& region) noexcept {
   for (std::uint16_t i = 0; i < region.queue_count; ++i) {
-    // What can't be opened here can't be served again either.
-    if (Result<InflightQueue> queue = InflightQueue::open(
-            region.memory,
-            {.queue_index = i, .queue_size = region.queue_size, .ring_size = region.queue_size, .packed = region.packed})) {
-      queue->clear();
-    }
+    InflightQueue::forget(*region.memory, i, region.queue_size, region.packed);
   }
 }
 

@@ -37,7 +37,7 @@ struct NewInflight {
                                                                             const InflightDescription& description,
                                                                             bool packed, const InflightLimits& limits);
 
-// The device was reset: whatever the region says of its rings, those too that were not started, is void.
-void clear_inflight(const InflightMapping& region);
+// The device was reset: what the region says of rings that were not started is void as well.
+void void_inflight(const InflightMapping& region) noexcept;
 
 }  // namespace ringway::vhost_user

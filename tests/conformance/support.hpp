@@ -119,7 +119,8 @@ inline void expect_nothing_held_since(const Holdings& before) {
   const Holdings after = holdings();
   EXPECT_LE(after.descriptors, before.descriptors);
   if (kMemoryIsOurs) {
-    EXPECT_NEAR(static_cast<double>(after.mappings), static_cast<double>(before.mappings), 12);
+    // Of each thread that lets go the C library keeps a stack and an arena.
+    EXPECT_LE(after.mappings, before.mappings + 40);
   }
   expect_memory_kept(before.anonymous_kib, 16384);
 }
