@@ -242,7 +242,7 @@ Result<> BlkDevice::set_features(std::uint64_t acked) {
   return {};
 }
 
-// On the worker. Before the queues acknowledge it: what they promise holds for the memory that the store has prepared, too.
+// Before the queues acknowledge it: what they promise holds for the memory that the store has prepared, too.
 void BlkDevice::prepare_memory(const std::shared_ptr<const RegionMap>& map) {
   for (std::uint32_t i = 0; i < queues_.size(); ++i) {
     worker_of(i).executor->post([home = homes_[i], map] {

@@ -107,8 +107,8 @@ void RingDevice::detach(vhost_user::Done<> done) {
 }
 
 void RingDevice::reset(vhost_user::Done<> done) {
-  // The rings stop as for a detach, but the front-end's memory, descriptors and feature bits stay with the session.
-  on_each_queue([](RingQueue& queue, vhost_user::Done<> each) { queue.detach(std::move(each)); },
+  // The rings stop as for a detach, but the front-end's memory and descriptors stay with the session.
+  on_each_queue([](RingQueue& queue, vhost_user::Done<> each) { queue.reset(std::move(each)); },
                 [this, done = std::move(done)](Result<> result) mutable {
                   forget_driver();
                   done(std::move(result));

@@ -61,8 +61,9 @@ class RingDevice : public vhost_user::Device {
   virtual void prepare_memory(const std::shared_ptr<const RegionMap>& /*map*/) {}
   // Every queue has stopped, by RESET_DEVICE or for a detach; what the driver had set is void.
   virtual void forget_driver() = 0;
-  // The session is over: lets go of what the workers hold for the device.
-  virtual void release(vhost_user::Done<> done) { done({}); }
+  // The session is over: lets go of what the workers hold for the device. `done` comes behind every message that the device
+  // has sent to a worker by then, forget_driver()'s too: it may be destroyed after that.
+  virtual void release(vhost_user::Done<> done) = 0;
 
   [[nodiscard]] Executor& control() const { return control_; }
   [[nodiscard]] vhost_user::FrontEndPort* port() const { return port_; }

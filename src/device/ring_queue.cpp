@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fence.hpp"
 #include "guest/sigbus.hpp"
 
 namespace ringway {
@@ -99,6 +100,11 @@ void RingQueue::detach(Done<> done) {
   after_completion();
 }
 
+void RingQueue::reset(Done<> done) {
+  resetting_ = true;
+  detach(std::move(done));
+}
+
 void RingQueue::after_completion() noexcept {
   if (RW_LIKELY(state_ == State::running && !memory_done_)) {
     return;
@@ -114,6 +120,8 @@ void RingQueue::after_completion() noexcept {
   if (state_ == State::stopping) {
     // The last batch must be out before anyone is told that the ring has stopped.
     publish();
+    full_fence();
+    settle();
     const std::uint32_t base = ring_ ? ring_->base() : lost_base_;
     // From now on the front-end knows the ring's place, and may begin another ring with the same region. What it can't know
     // stays in the region: chains that were lost with the ring's memory, or not yet served again.
@@ -126,6 +134,10 @@ void RingQueue::after_completion() noexcept {
     }
   }
   if (detach_done_ && state_ == State::stopped) {
+    // Not before: what was in flight when the reset came was still to be noted as done.
+    if (std::exchange(resetting_, false)) {
+      inflight_.clear();
+    }
     maps_.clear();
     pinned_ = nullptr;
     log_ = nullptr;
@@ -154,13 +166,14 @@ void RingQueue::on_timer(Instant) noexcept {
   // The disk hangs. From here on the ring is not ours to write to: the session is told, and fails.
   if (stop_done_) {
     ring_.reset();
-    std::exchange(stop_done_, nullptr)(fail("ring " + std::to_string(around_.index) + ": " + std::to_string(in_flight_) +
-                                            " requests are still with the disk after the stop deadline; the disk hangs"));
+    std::exchange(stop_done_,
+                  nullptr)(fail("ring " + std::to_string(around_.index) + ": " + std::to_string(in_flight_) +
+                                " requests are still in flight after the stop deadline; the device's other end hangs"));
   }
   if (memory_done_) {
     awaited_map_ = nullptr;
     std::exchange(memory_done_, nullptr)(
-        fail("ring " + std::to_string(around_.index) + ": the disk still holds requests in memory that was to be unmapped"));
+        fail("ring " + std::to_string(around_.index) + ": requests are still in flight in memory that was to be unmapped"));
   }
 }
 
@@ -285,6 +298,17 @@ void RingQueue::publish() noexcept {
   }
   if (ring_->should_call() || owe_call_) {
     owe_call_ = false;
+    signal_call();
+  } else if (ring_->must_settle()) {
+    context_->note_unsettled(*this);
+  }
+}
+
+void RingQueue::settle() noexcept {
+  if (RW_UNLIKELY(!ring_.has_value() || !ring_->must_settle())) {
+    return;
+  }
+  if (RW_UNLIKELY(ring_->settle_call())) {
     signal_call();
   } else {
     ring_counters_.calls_suppressed.add();

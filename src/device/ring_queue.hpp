@@ -72,6 +72,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   void stop(Done<std::uint32_t> done);
   // As stop(), without a deadline, and forgets descriptors, memory and log. Also right for a stopped queue.
   void detach(Done<> done);
+  // The device is reset: as detach(), and what the in-flight region says of the ring is void when it is done.
+  void reset(Done<> done);
   void enable(bool enabled);
   // `done` once nothing is pinned to a map with a region that `map` lacks; an error after the stop deadline.
   void set_memory(std::shared_ptr<const RegionMap> map, Done<> done);
@@ -90,6 +92,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
 
   // --- Queue ---
   void publish() noexcept final;
+  void settle() noexcept final;
   [[nodiscard]] bool arm() noexcept final;
   void suppress() noexcept final;
   [[nodiscard]] bool look() noexcept final;
@@ -196,6 +199,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   std::vector<std::unique_ptr<PinnedMap>> maps_;  // all that something is pinned to, and the current one (last)
   RingAddresses addresses_;
   GuestAddress log_guest_address_;
+  bool resetting_ = false;       // with detach_done_
   std::uint32_t lost_base_ = 0;  // of a running ring whose memory was taken away
   ForeignFd kick_fd_;
   WatchId kick_watch_;

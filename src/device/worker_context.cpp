@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "base/fence.hpp"
+
 namespace ringway {
 
 void WorkerContext::forget(Queue& queue) {
-  for (auto* list : {&active, &finished}) {
+  for (auto* list : {&active, &finished, &unsettled}) {
     std::ranges::replace(*list, &queue, nullptr);
   }
   std::erase(running, &queue);
@@ -14,7 +16,7 @@ void WorkerContext::forget(Queue& queue) {
     std::erase(share->waiting, &queue);
   }
   std::erase_if(starved, [](const BlkSlotShare* share) { return share->waiting.empty(); });
-  queue.is_active = queue.has_finished = queue.is_starved = queue.is_polled = false;
+  queue.is_active = queue.has_finished = queue.is_unsettled = queue.is_starved = queue.is_polled = false;
   queue.allowance = 0;
 }
 
@@ -84,6 +86,19 @@ void WorkerContext::publish_finished() noexcept {
     }
   }
   finished.clear();
+}
+
+void WorkerContext::settle_each() noexcept {
+  // Between the used positions that publish() stored and what settle() reads of the drivers' suppression. Partner: the
+  // driver's full fence between its store of that and its second look at the ring (§2.7.10, §2.8.22).
+  full_fence();
+  for (Queue* queue : unsettled) {
+    if (queue != nullptr) {
+      queue->is_unsettled = false;
+      queue->settle();
+    }
+  }
+  unsettled.clear();
 }
 
 }  // namespace ringway

@@ -16,8 +16,8 @@ namespace ringway {
 
 struct WorkerContext;
 
-// A virtqueue in the hands of a worker. The worker calls in this order in one turn: pump() of each active queue, then
-// publish() of each queue with finished requests.
+// A virtqueue in the hands of a worker. The worker calls in this order in one turn: pump() of each active queue, settle() of
+// each queue that published in the turn before, then publish() of each queue with finished requests.
 class Queue {
  public:
   enum class Pumped : std::uint8_t {
@@ -28,8 +28,10 @@ class Queue {
     inactive,  // not to be pumped any more (stopping, disabled, broken)
   };
   virtual Pumped pump(WorkerContext& context) noexcept = 0;
-  // Publishes finished requests and notifies the driver once if it asked for that.
+  // Publishes finished requests and notifies the driver if it has asked for that already.
   virtual void publish() noexcept = 0;
+  // A full fence after that publish(): notifies the driver if it asked at the same moment.
+  virtual void settle() noexcept = 0;
   // Asks for kicks and looks again: true if there is work already (the queue stays active).
   [[nodiscard]] virtual bool arm() noexcept = 0;
   // Takes kicks back while the queue is polled. Called when an idle queue becomes active.
@@ -44,6 +46,7 @@ class Queue {
   // --- for WorkerContext ---
   bool is_active = false;     // in `active`
   bool has_finished = false;  // in `finished`
+  bool is_unsettled = false;  // in `unsettled`
   bool is_starved = false;    // waits in its device's share
   bool is_polled = false;     // in `polled`
   // Not 0: it has waited for slots, and this many have been set aside for its next pump(), which takes no more and leaves 0.
@@ -65,9 +68,10 @@ struct WorkerContext {
   BlkSlotPool slots;
   StuckWriteGuard stuck_write;
 
-  // The worker walks these by index; forget() leaves a null behind in the first two, which the walk skips and drops.
+  // The worker walks these by index; forget() leaves a null behind in the first three, which the walk skips and drops.
   std::vector<Queue*> active;          // pumped every turn
   std::vector<Queue*> finished;        // with used elements to publish
+  std::vector<Queue*> unsettled;       // published in the last turn; their drivers may have asked for a call meanwhile
   std::vector<Queue*> running;         // every started ring, for the safety look
   std::vector<Queue*> polled;          // those that were given no kick descriptor: few, as each sleep asks all of them
   std::vector<BlkSlotShare*> starved;  // of devices with queues that wait for a slot
@@ -127,11 +131,25 @@ struct WorkerContext {
       polled.push_back(&queue);
     }
   }
+  void note_unsettled(Queue& queue) {
+    if (!queue.is_unsettled) {
+      queue.is_unsettled = true;
+      unsettled.push_back(&queue);
+    }
+  }
+  // One fence for all queues, and after a pump rather than at once: by then the publishing store has long left the CPU, and
+  // the fence waits for nothing. Before each publish_finished(), and before a sleep.
+  void settle_published() noexcept {
+    if (RW_LIKELY(!unsettled.empty())) {
+      settle_each();
+    }
+  }
   // Forgets a queue that has been stopped.
   void forget(Queue& queue);
 
  private:
   void wake_who_has_room();
+  void settle_each() noexcept;
 
   std::vector<Queue*> woken_;  // scratch
 };

@@ -64,9 +64,15 @@ class DeviceRing {
     return packed_layout_ ? packed_.unpublished() : split_.unpublished();
   }
   void publish() noexcept { packed_layout_ ? packed_.publish() : split_.publish(); }
-  // After publish(): whether the driver asked to be told. Contains the full fence between "used published" and "suppression
-  // read". Asked once per batch.
+  // After publish(): whether the driver asked to be told. True is an answer. False may be old news: a driver that goes to
+  // sleep at this moment may not see what was published, nor we that it asks. So for as long as must_settle(), a full fence
+  // has to follow, and then settle_call(). That is two steps because the fence waits until the driver's CPU has given up the
+  // line that was published, some hundred cycles; later it finds the work done, and one will do for all rings.
   [[nodiscard]] bool should_call() noexcept { return packed_layout_ ? packed_.should_call() : split_.should_call(); }
+  [[nodiscard]] bool must_settle() const noexcept { return packed_layout_ ? packed_.must_settle() : split_.must_settle(); }
+  // REQUIRES: a full_fence() since the last publish(). The answer is the last word on all that was published. Partner of
+  // that fence: the driver's, between its store of what it asks for and its second look at the ring (§2.7.10, §2.8.22).
+  [[nodiscard]] bool settle_call() noexcept { return packed_layout_ ? packed_.settle_call() : split_.settle_call(); }
 
   void suppress_kicks() noexcept { packed_layout_ ? packed_.suppress_kicks() : split_.suppress_kicks(); }
   // Asks the driver for kicks, then (full fence) looks again: true if there is a chain to pop already.

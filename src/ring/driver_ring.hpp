@@ -445,8 +445,8 @@ inline bool DriverRing::arm_calls_at(std::uint32_t places) noexcept {
   } else {
     guest::store(layout_.driver_area + kFlags, std::uint16_t{0});
   }
-  // Between the store above and the load in has_used(). Partner: the device's full fence in should_call() of SplitRing and
-  // PackedRing.
+  // Between the store above and the load in has_used(). Partner: the device's full fence before settle_call() of SplitRing
+  // and PackedRing.
   full_fence();
   return has_used();
 }

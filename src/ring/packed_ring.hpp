@@ -15,6 +15,7 @@
 //   device: data, elements → (release) word of the batch's first one  driver: (acquire) its flags → elements, data
 //   driver: flags of a chain → full fence → device event area         device: device event area → full fence → flags
 //   device: used element → full fence → driver event area             driver: driver event area → full fence → flags
+//           (the caller's, before settle_call())
 // The last two lines are those of the split ring, with one 32-bit word in the place of an event index or flags.
 #pragma once
 
@@ -97,6 +98,8 @@ class PackedRing {
   [[nodiscard]] std::uint32_t unpublished() const noexcept { return unpublished_; }
   void publish() noexcept;
   [[nodiscard]] bool should_call() noexcept;
+  [[nodiscard]] bool must_settle() const noexcept { return uncalled_ != 0; }
+  [[nodiscard]] bool settle_call() noexcept;
   void suppress_kicks() noexcept;
   [[nodiscard]] bool arm_kicks() noexcept;
   [[nodiscard]] bool has_work() const noexcept;
@@ -132,6 +135,7 @@ class PackedRing {
     return PopStatus::ring_fault;
   }
   void emit_used(ChainId id, std::uint32_t written_bytes) noexcept;
+  [[nodiscard]] bool call_wanted() const noexcept;
 
   RingLayout layout_;
   bool event_index_;
@@ -145,7 +149,7 @@ class PackedRing {
   std::uint32_t recoverable_ = 0;       // those of them that belong to chains of an earlier life, not restored yet
   std::uint32_t in_flight_ = 0;         // chains
   std::uint32_t unpublished_ = 0;       // descriptors that the elements since the last publish() cover
-  std::uint32_t uncalled_ = 0;          // descriptors published since should_call() last looked
+  std::uint32_t uncalled_ = 0;          // descriptors published that it isn't settled whether to call for
   std::uint32_t unlogged_ = 0;          // descriptors published since take_written()
   bool event_unlogged_ = false;
   RingFault ring_fault_ = RingFault::none;
@@ -262,17 +266,24 @@ inline void PackedRing::publish() noexcept {
   unpublished_ = 0;
 }
 
+inline bool PackedRing::call_wanted() const noexcept {
+  const auto word = guest::load<std::uint32_t>(layout_.driver_area);
+  const PackedPosition published = unpublished_ != 0 ? batch_first_ : next_used_;
+  return packed_event_wanted(word, event_index_, published, uncalled_, layout_.size);
+}
+
 inline bool PackedRing::should_call() noexcept {
-  const std::uint32_t fresh = uncalled_;
-  if (fresh == 0) {
+  if (uncalled_ == 0 || !call_wanted()) {
     return false;
   }
   uncalled_ = 0;
-  // Between the store of the used element in publish() and the load below. Partner: the driver's full fence between its
-  // store to the driver event area and its second look at the ring, §2.8.22.
-  full_fence();
-  const auto word = guest::load<std::uint32_t>(layout_.driver_area);
-  return packed_event_wanted(word, event_index_, next_used_, fresh, layout_.size);
+  return true;
+}
+
+inline bool PackedRing::settle_call() noexcept {
+  const bool wanted = uncalled_ != 0 && call_wanted();
+  uncalled_ = 0;
+  return wanted;
 }
 
 inline void PackedRing::suppress_kicks() noexcept {

@@ -207,7 +207,9 @@ class Differential {
     for (RingPair* pair : {&split_, &packed_}) {
       // The log must name every byte that publishing changed, no matter what happened since the last time.
       pair->device.publish();
-      check_wanted(wanted, pair->device.should_call());
+      full_fence();
+      check_wanted(wanted, pair->device.should_call() || pair->device.settle_call());
+      RW_CHECK(!pair->device.must_settle());
     }
   }
 
@@ -300,7 +302,10 @@ class Hostile {
         break;
       case 5: {
         pair_.device.publish();
-        static_cast<void>(pair_.device.should_call());
+        if (!pair_.device.should_call() && source_.byte() % 2 == 0) {
+          full_fence();
+          static_cast<void>(pair_.device.settle_call());
+        }
         const WrittenRange range = pair_.device.take_written();
         for (const WrittenRange::Piece& piece : range.pieces) {
           RW_CHECK(piece.bytes == 0 ||

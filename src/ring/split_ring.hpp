@@ -12,6 +12,7 @@
 //   device: buffer data, used element → (release) used idx      driver: (acquire) used idx → element, data
 //   driver: avail idx → full fence → read avail event or flags  device: avail event or flags → full fence → read avail idx
 //   device: used idx → full fence → read used event or flags    driver: used event or flags → full fence → read used idx
+//           (the caller's, before settle_call())
 // ("flags" of the last two lines: what asks for no kicks stands in the used ring, what asks for no calls in the avail ring.)
 // In the last two lines each side stores, fences and then loads what the other one stored. At least one of them sees the
 // other's store, so a notification is sent, or the sleeper finds the work by himself, or both.
@@ -45,6 +46,8 @@ class SplitRing {
   }
   void publish() noexcept;
   [[nodiscard]] bool should_call() noexcept;
+  [[nodiscard]] bool must_settle() const noexcept { return uncalled_ != 0; }
+  [[nodiscard]] bool settle_call() noexcept;
   void suppress_kicks() noexcept;
   [[nodiscard]] bool arm_kicks() noexcept;
   [[nodiscard]] bool has_work() const noexcept;
@@ -89,6 +92,7 @@ class SplitRing {
   [[nodiscard]] PopStatus walk(std::uint32_t head, const RegionMap& map, Chain& chain) noexcept;
   PopStatus stop(RingFault fault) noexcept;
   void emit_used(ChainId id, std::uint32_t written_bytes) noexcept;
+  [[nodiscard]] bool call_wanted() const noexcept;
   void prefetch(const RegionMap& map) noexcept;
   void prefetch_descriptor(std::uint16_t index) const noexcept;
   void prefetch_table(std::uint16_t index, const RegionMap& map) noexcept;
@@ -101,7 +105,7 @@ class SplitRing {
   std::uint16_t avail_seen_ = 0;
   std::uint16_t next_used_ = 0;
   std::uint16_t published_used_ = 0;
-  std::uint32_t uncalled_ = 0;     // elements published since should_call() last looked
+  std::uint32_t uncalled_ = 0;     // elements published that it isn't settled whether to call for
   std::uint32_t in_flight_ = 0;    // chains popped and not pushed
   std::uint32_t outstanding_ = 0;  // chains popped and not published: those, the held back, and the unpublished ones
   std::uint32_t unlogged_ = 0;     // elements published since take_written()
@@ -270,22 +274,28 @@ inline void SplitRing::publish() noexcept {
   unlogged_ += count;
 }
 
-inline bool SplitRing::should_call() noexcept {
-  const std::uint32_t fresh = uncalled_;
-  if (fresh == 0) {
-    return false;
-  }
-  uncalled_ = 0;
-  // Between the store of used idx in publish() and the load below. Partner: the driver's full fence between its store of
-  // used event (or avail flags) and its second look at used idx, §2.7.10.
-  full_fence();
+inline bool SplitRing::call_wanted() const noexcept {
   if (!event_index_) {
     return (guest::load<std::uint16_t>(layout_.driver_area + kFlags) & spec::kAvailNoInterrupt) == 0;
   }
   const auto event = guest::load<std::uint16_t>(used_event());
-  // The driver wants to hear when the element with index `event` is used: is it among the last `fresh` ones? 16 bits can't
-  // tell for a whole lap of the counter; then it certainly was.
-  return static_cast<std::uint16_t>(published_used_ - event - 1) < fresh;
+  // The driver wants to hear when the element with index `event` is used: is it among those that it wasn't called for? 16
+  // bits can't tell for a whole lap of the counter; then it certainly was.
+  return static_cast<std::uint16_t>(published_used_ - event - 1) < uncalled_;
+}
+
+inline bool SplitRing::should_call() noexcept {
+  if (uncalled_ == 0 || !call_wanted()) {
+    return false;
+  }
+  uncalled_ = 0;
+  return true;
+}
+
+inline bool SplitRing::settle_call() noexcept {
+  const bool wanted = uncalled_ != 0 && call_wanted();
+  uncalled_ = 0;
+  return wanted;
 }
 
 inline void SplitRing::suppress_kicks() noexcept {

@@ -148,6 +148,7 @@ void WorkerPool::Worker::turn() noexcept {
   }
   context.wake_starved();
   const bool pumped = context.pump_active();
+  context.settle_published();
   context.publish_finished();
   const bool worked = pumped || mail || events_ != 0;
   turns_.add();
@@ -158,7 +159,11 @@ void WorkerPool::Worker::turn() noexcept {
   const PollDecision decision =
       policy_.decide({.worked = worked, .last_work = last_work_, .active_sources = active}, context.now);
   const Instant began = context.now;
-  if (decision.action == PollAction::spin || context.may_wake_starved() || !arm_active()) {
+  const bool stay_awake = decision.action == PollAction::spin || context.may_wake_starved();
+  if (!stay_awake) {
+    context.settle_published();
+  }
+  if (stay_awake || !arm_active()) {
     if (worked) {
       context.now = clock_now();
       idle_turns_ = 0;
