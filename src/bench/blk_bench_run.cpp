@@ -565,6 +565,16 @@ Result<> measure_blk(const BlkBenchOptions& options, BlkBenchResult& result) {
   result.event_index = ring.event_index;
   result.in_order = ring.in_order;
   result.queue_size = driver->options().queue_size;
+  for (const auto& [wanted, got, what] : {std::tuple{options.packed, ring.packed, "packed rings"},
+                                          std::tuple{options.in_order, ring.in_order, "in-order completion"}}) {
+    if (wanted && !got) {
+      return fail(fmt::format("the back-end doesn't offer {}; leave that option out to measure what it has", what));
+    }
+  }
+  if (const std::uint32_t most = driver->config().seg_max;
+      (driver->negotiated().features & spec::kBlkSegMax) != 0 && options.segments > most) {
+    return fail(fmt::format("--segments {}: the disk takes {} of a request", options.segments, most));
+  }
   if (needed_descriptors(options, ring.indirect) > result.queue_size) {
     return fail(fmt::format("a ring of {} descriptors can't hold {} requests{}; raise the queue size", result.queue_size,
                             options.depth, ring.indirect ? "" : ", for indirect descriptors are not in use"));

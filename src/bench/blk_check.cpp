@@ -2,8 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <ostream>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -105,6 +108,7 @@ namespace {
 
 struct Tally {
   std::size_t passed = 0, failed = 0, skipped = 0;
+  bool any = false;  // a rule had the name that was asked for
 };
 
 const char* outcome_name(Outcome outcome) {
@@ -122,15 +126,24 @@ Verdict judge(const Rule& rule, const Context& context) {
   return verdict ? *verdict : failed(verdict.error().message);
 }
 
+// Whatever the case of their letters.
+bool has(std::string_view name, std::string_view part) {
+  const auto same = [](char a, char b) {
+    return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
+  };
+  return !std::ranges::search(name, part, same).empty() || part.empty();
+}
+
 void run_rules(std::span<const Rule> rules, const Context& context, std::ostream& out, nlohmann::json& list, Tally& tally) {
   for (const Rule& rule : rules) {
     if (context.packed && !rule.each_layout) {
       continue;
     }
     const std::string name = std::string(rule.each_layout ? (context.packed ? "packed: " : "split: ") : "") + rule.name;
-    if (!context.options.only.empty() && name.find(context.options.only) == std::string::npos) {
+    if (!has(name, context.options.only)) {
       continue;
     }
+    tally.any = true;
     const Verdict verdict = judge(rule, context);
     (verdict.outcome == Outcome::pass ? tally.passed : verdict.outcome == Outcome::fail ? tally.failed : tally.skipped)++;
     if (context.options.json) {
@@ -180,6 +193,12 @@ int run_blk_check(const BlkCheckOptions& options, std::ostream& out) {
     }
     run_rules(request_rules(), context, out, list, tally);
     run_rules(ring_rules(), context, out, list, tally);
+  }
+  if (!tally.any) {
+    const std::string error = fmt::format(
+        "no rule that applies to this back-end has '{}' in its name; without --only all are listed", options.only);
+    out << (options.json ? nlohmann::json{{"error", error}}.dump() : "error: " + error) << '\n';
+    return 2;
   }
   if (options.json) {
     out << nlohmann::json{{"rules", list}, {"passed", tally.passed}, {"failed", tally.failed}, {"skipped", tally.skipped}}

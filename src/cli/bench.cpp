@@ -95,6 +95,10 @@ Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
     RW_TRY_ASSIGN(options.driver_cpus, take_cpus("--cpus", arguments.driver_cpus));
   }
   RW_TRY(check_blk_bench_options(options));
+  if (arguments.self && options.verify && arguments.store.starts_with("null:")) {
+    return fail(fmt::format("--verify: '{}' keeps nothing that could be checked; give --store ram:64M or an image",
+                            arguments.store));
+  }
   if (!arguments.self && !arguments.destroy_data && (options.verify || options.read_percent < 100)) {
     return fail(fmt::format("{} overwrites what is on the disk at '{}'; if that may be lost, add --destroy-data",
                             options.verify ? "--verify" : "--workload " + arguments.mix, arguments.socket));
@@ -257,18 +261,20 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_cache_line(*bench, exit_code);
   CLI::App* blk = bench->add_subcommand("blk", "Rate, latency and CPU cost of any vhost-user-blk back-end");
   blk->add_option("--socket,-s", arguments->socket, "The back-end's socket")->type_name("PATH");
-  blk->add_flag("--self", arguments->self, "Measure ringway itself, started for the purpose");
+  CLI::Option* self = blk->add_flag("--self", arguments->self, "Measure ringway itself, started for the purpose");
   add_workload_options(*blk, *arguments);
   add_ring_options(*blk, *arguments);
   blk->add_flag("--json", arguments->bench.json, "One JSON object instead of text");
   blk->add_option("--store", arguments->store,
                   "With --self: null:<size>, ram:<size>, or an image (writes destroy its contents)")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(self);
   blk->add_option("--worker-cpus", arguments->worker_cpus,
-                  "With --self: CPUs of the workers, one worker each (default: the last)");
-  blk->add_option("--poll", arguments->poll, "With --self: poll policy of the workers")->capture_default_str();
-  blk->add_option("--loop", arguments->loop, "With --self: loop of the workers")->capture_default_str();
-  blk->add_option("--engine", arguments->engine, "With --self: engine of an image")->capture_default_str();
+                  "With --self: CPUs of the workers, one worker each (default: the last)")
+      ->needs(self);
+  blk->add_option("--poll", arguments->poll, "With --self: poll policy of the workers")->capture_default_str()->needs(self);
+  blk->add_option("--loop", arguments->loop, "With --self: loop of the workers")->capture_default_str()->needs(self);
+  blk->add_option("--engine", arguments->engine, "With --self: engine of an image")->capture_default_str()->needs(self);
   blk->footer(
       "Examples:\n"
       "  ringway bench blk --self                                    null store, 4 KiB random reads, 32 in flight\n"
