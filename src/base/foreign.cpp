@@ -92,22 +92,22 @@ void ForeignHoldings::let_go(Lane lane, std::move_only_function<void()> end) noe
       pthread_setname_np(pthread_self(), "rw-letting-go");
       static_cast<void>(::pthread_setaffinity_np(pthread_self(), sizeof self->cpus_, &self->cpus_));
       static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness));
-      self->run(work, true);
+      self->run(work);
     }).detach();
   } catch (const std::system_error&) {
-    run(work, false);
+    // No thread to be had. Here nobody may wait: what there is waits for the next that is let go, and counts meanwhile.
+    const std::lock_guard lock(mutex_);
+    work.served = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void ForeignHoldings::run(Work& work, bool may_linger) noexcept {
+void ForeignHoldings::run(Work& work) noexcept {
   for (;;) {
     std::vector<std::move_only_function<void()>> ends;
     {
       std::unique_lock lock(mutex_);
-      if (may_linger) {
-        work.came.wait_for(lock, kLingers, [&work] { return !work.ends.empty(); });
-      }
+      work.came.wait_for(lock, kLingers, [&work] { return !work.ends.empty(); });
       if (work.ends.empty()) {
         work.served = false;
         return;

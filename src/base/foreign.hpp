@@ -43,8 +43,8 @@ class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
   ForeignHoldings& operator=(const ForeignHoldings&) = delete;
   ~ForeignHoldings() = default;
 
-  // Runs `end` soon, after those of its lane that came before it, on a thread that may wait. If no thread can be had, here
-  // and now.
+  // Runs `end` soon, after those of its lane that came before it, on a thread that may wait. If no thread can be had (a
+  // limit on tasks), when something is let go the next time.
   void let_go(Lane lane, std::move_only_function<void()> end) noexcept;
 
   // Descriptors and mapped bytes, those included that are still being let go. Relaxed: bounds, which nothing is ordered by.
@@ -68,7 +68,7 @@ class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
     std::vector<std::move_only_function<void()>> ends;
     bool served = false;  // a thread will look at `ends` again
   };
-  void run(Work& work, bool may_linger) noexcept;
+  void run(Work& work) noexcept;
 
   const cpu_set_t cpus_;
   std::atomic<std::uint32_t> descriptors_{0};

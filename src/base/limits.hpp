@@ -47,7 +47,7 @@ inline constexpr std::size_t kWideSegmentsPerWorker = 8;  // chains longer than 
 // --- Time ---
 inline constexpr Duration kStopDeadline = Duration::seconds(5);      // stopping a ring, before the session fails
 inline constexpr Duration kSafetyPeriod = Duration::seconds(1);      // each running ring is looked at this often
-inline constexpr Duration kStuckWritePeriod = Duration::seconds(1);  // a worker in a peer's write is freed after one to two
+inline constexpr Duration kStuckWritePeriod = Duration::seconds(1);  // a worker in a peer's write is freed within this time
 inline constexpr Duration kSafetyStep =
     Duration::milliseconds(125);  // of one worker: 8 wake-ups a second, spread over its rings
 

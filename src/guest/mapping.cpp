@@ -116,6 +116,15 @@ Result<> check_file_system(int fd) {
   if (errno != EINVAL) {
     return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
   }
+  // The type that the kernel knows, without asking a server. Before anything else is asked: to describe some kinds of
+  // descriptors in fdinfo (epoll) the kernel takes locks that their owner may keep.
+  struct statx kind{};
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &kind) != 0) {
+    return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
+  }
+  if (!S_ISREG(kind.stx_mode)) {
+    return fail("guest memory is not on a regular file; use shared memory, a memfd or hugetlbfs");
+  }
   const std::optional<std::uint64_t> mount = mount_of(fd);
   const std::string type = mount.has_value() ? type_of_mount(*mount) : "";
   if (type.empty()) {

@@ -13,16 +13,14 @@
 
 namespace ringway {
 
-// One per worker. `serial` is odd while the worker is in a write to a peer's descriptor.
+// One per worker: whether it is in a write to a peer's descriptor. Whoever finds it there may interrupt it: only a write
+// that hangs can be interrupted, and none would hang if the peer hadn't made the descriptor blocking again.
 struct StuckWriteGuard {
-  std::atomic<std::uint32_t> serial{0};
+  // Relaxed: a look that comes too early or too late finds another write, or none.
+  std::atomic<bool> writing{false};
 
-  void enter() noexcept { step(); }
-  void leave() noexcept { step(); }
-
- private:
-  // Relaxed, single writer: the control thread only compares two looks that lie far apart.
-  void step() noexcept { serial.store(serial.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void enter() noexcept { writing.store(true, std::memory_order_relaxed); }
+  void leave() noexcept { writing.store(false, std::memory_order_relaxed); }
 };
 
 class EventFd {

@@ -102,10 +102,11 @@ std::string name_bits(std::uint64_t bits) {
   return text;
 }
 
-// Call and kick fds are the front-end's: a write to a blocking one could hang a worker.
-// Front-ends notify by eventfds, and some by sockets or pipes. Anything else is refused: a file may lie on a file system
-// whose server is the attacker (FUSE), and a write to it would hang a worker for as long as that server likes, in a sleep
-// that only SIGKILL ends. The link in /proc names the kind without asking the file system, which fstat() would.
+// Which descriptors may be written to, read from or asked anything: eventfds and Unix sockets, by which all front-ends
+// notify. Everything else can hang whoever touches it, O_NONBLOCK or not, in a sleep that only SIGKILL ends: a file may lie
+// on a file system whose server is the attacker (FUSE); and pipes and TCP sockets have locks that a system call of his own
+// keeps for as long as it faults on a page of such a file. The link in /proc names the kind without asking the file system,
+// which fstat() would, and SO_DOMAIN takes no lock.
 Result<> check_kind(int fd) {
   std::array<char, 64> kind{};
   const ssize_t bytes = ::readlink(fmt::format("/proc/self/fd/{}", fd).c_str(), kind.data(), kind.size());
@@ -113,10 +114,16 @@ Result<> check_kind(int fd) {
     return fail_errno(errno, "can't tell what kind of file descriptor it is (is /proc mounted?)");
   }
   const std::string_view name(kind.data(), static_cast<std::size_t>(bytes));
-  if (name == "anon_inode:[eventfd]" || name.starts_with("socket:[") || name.starts_with("pipe:[")) {
+  if (name == "anon_inode:[eventfd]") {
     return {};
   }
-  return fail("a file descriptor that is no eventfd, socket or pipe");
+  int domain = 0;
+  socklen_t domain_bytes = sizeof domain;
+  if (name.starts_with("socket:[") && ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_bytes) == 0 &&
+      domain == AF_UNIX) {
+    return {};
+  }
+  return fail("a file descriptor that is no eventfd and no Unix socket");
 }
 
 // True if both descriptors are sockets with names and `fd` is the other end of `session`, or of another connection through
@@ -1257,11 +1264,13 @@ void Session::start_ready_rings(std::uint32_t from) {
 // ---------------------------------------------------------------------------------------------------- the rest
 
 void Session::set_backend_req_fd(Message& message) {
+  if (const Result<> usable = check_kind(message.fds[0].get()); !usable) {
+    return refuse(Fault::bad_fds, usable.error().message);
+  }
   if (is_other_end(message.fds[0].get(), socket_.get())) {
     return refuse(Fault::bad_fds, "a file descriptor that is the front-end's own end of this connection");
   }
-  Result<std::unique_ptr<BackendChannel>> channel =
-      BackendChannel::create(std::move(message.fds[0]), loop_, (protocol_features_ & kProtocolReplyAck) != 0);
+  Result<std::unique_ptr<BackendChannel>> channel = BackendChannel::create(std::move(message.fds[0]), loop_);
   if (!channel) {
     return refuse(Fault::bad_fds, channel.error().message);
   }

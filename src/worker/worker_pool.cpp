@@ -90,7 +90,6 @@ class WorkerPool::Worker final : private TimerHandler {
   const std::optional<int> cpu_;
   std::thread thread_;
   pthread_t thread_handle_{};
-  std::uint32_t write_serial_seen_ = 0;  // the control thread's
 
   // Made and used on the thread.
   std::unique_ptr<Loop> loop_;
@@ -258,13 +257,12 @@ WorkerStats WorkerPool::Worker::stats() const {
   return stats;
 }
 
-// An odd serial that is the same as a period ago: the same write ever since.
+// Without regard to how long it has been there: a peer who lets each write go before the next look, and holds the next one,
+// would otherwise have all of the worker's time.
 void WorkerPool::Worker::free_stuck_write() {
-  const std::uint32_t serial = context_->stuck_write.serial.load(std::memory_order_relaxed);
-  if (serial % 2 != 0 && serial == write_serial_seen_) {
+  if (context_->stuck_write.writing.load(std::memory_order_relaxed)) {
     static_cast<void>(pthread_kill(thread_handle_, kInterruptSignal));
   }
-  write_serial_seen_ = serial;
 }
 
 // ---------------------------------------------------------------- the pool

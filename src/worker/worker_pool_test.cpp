@@ -64,7 +64,7 @@ TEST(WorkerPool, FreesAWorkerThatHangsInAPeersDescriptor) {
   std::future<EventFd::Sent> outcome = sent.get_future();
   const WorkerPort& port = pool->ports().front();
   port.executor->post([&] { sent.set_value(call.signal(port.context->stuck_write)); });
-  // Two looks at the same write free it; more in case the first came before the write.
+  // A look during the write frees it; more in case the first came before.
   while (outcome.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     pool->free_stuck_writes();
   }

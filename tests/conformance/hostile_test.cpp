@@ -433,20 +433,29 @@ UniqueFd socket_that_lingers(UniqueFd& peer) {
 // Whatever becomes of a descriptor (refused, replaced on a running ring, left over at the session's end), its close() keeps
 // nobody waiting.
 TEST_F(Hostile, DescriptorsWhoseCloseWaits) {
-  std::array<UniqueFd, 4> peers;
+  std::array<UniqueFd, 4> peers, senders;
   const Instant began = clock_now();
   {
     const auto driver = mad();
     ASSERT_NE(driver, nullptr);
     FrontEnd& front = driver->front_end();
-    const auto give = [&](UniqueFd& peer, std::uint32_t ring) {
-      return front.set_vring_call(ring, socket_that_lingers(peer).get()).has_value();
+    // A Unix socket in whose queue the other one lies.
+    const auto give = [&](std::size_t i, std::uint32_t ring) {
+      std::array<int, 2> ends{};
+      EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+      senders[i] = UniqueFd(ends[0]);
+      const UniqueFd carrier(ends[1]);
+      const int lingering = socket_that_lingers(peers[i]).release();
+      EXPECT_TRUE(vhost_user::send_some(senders[i].get(), std::array<std::byte, 1>{}, std::span(&lingering, 1)));
+      ::close(lingering);
+      return front.set_vring_call(ring, carrier.get()).has_value();
     };
-    EXPECT_TRUE(give(peers[0], 0));
-    EXPECT_TRUE(give(peers[1], 0)) << "the first one is replaced on the worker";
-    EXPECT_FALSE(give(peers[2], 77)) << "there is no such ring";
+    EXPECT_TRUE(give(0, 0));
+    EXPECT_TRUE(give(1, 0)) << "the first one is replaced on the worker";
+    EXPECT_FALSE(give(2, 77)) << "there is no such ring";
+    EXPECT_FALSE(front.set_vring_call(0, socket_that_lingers(peers[2]).get())) << "nor is it one of the right kind";
     EXPECT_TRUE(front.get_features());
-    EXPECT_TRUE(give(peers[3], 1));
+    EXPECT_TRUE(give(3, 1));
     const auto other = FrontEnd::connect(directory_.file("good"), kLimit);
     EXPECT_TRUE(other);
   }
@@ -459,7 +468,7 @@ TEST_F(Hostile, DescriptorsWhoseCloseWaits) {
   }
 }
 
-// A driver whose call descriptor holds the worker in a write: a full pipe, made blocking again.
+// A driver whose call descriptor holds the worker in a write: a full socket, made blocking again.
 struct HoldUp {
   UniqueFd reader, writer;
   std::unique_ptr<BlkDriver> driver;
@@ -467,7 +476,7 @@ struct HoldUp {
 void hold_up_the_worker(HoldUp& of) {
   ASSERT_NE(of.driver, nullptr);
   std::array<int, 2> ends{};
-  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK), 0);
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()), 0);
   of.reader = UniqueFd(ends[0]);
   of.writer = UniqueFd(ends[1]);
   ASSERT_TRUE(of.driver->front_end().set_vring_call(0, of.writer.get()));
