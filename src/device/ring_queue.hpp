@@ -67,6 +67,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   explicit RingQueue(Surroundings surroundings) : around_(std::move(surroundings)) {}
   RingQueue(const RingQueue&) = delete;
   RingQueue& operator=(const RingQueue&) = delete;
+  ~RingQueue() override = default;
 
   // `done` once everything popped has completed and is published; an error after the stop deadline.
   void stop(Done<std::uint32_t> done);
@@ -99,8 +100,6 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   [[nodiscard]] bool wants_polling() const noexcept final { return can_pop() && !kick_fd_ && !inband_call_; }
 
  protected:
-  ~RingQueue() override = default;
-
   // --- for the device's start ---
   [[nodiscard]] Result<> begin(WorkerContext& context, vhost_user::RingStart start, std::shared_ptr<const RegionMap> map,
                                std::shared_ptr<DirtyLog> log);
