@@ -152,11 +152,11 @@ void ForeignFd::reset() noexcept {
 }
 
 void ForeignFd::close_here() noexcept {
-  if (fd_ && holdings_ != nullptr) {
-    fd_.reset();
+  const bool counted = fd_ && holdings_ != nullptr;
+  fd_.reset();
+  if (counted) {
     holdings_->discount_descriptor();
   }
-  fd_.reset();
 }
 
 }  // namespace ringway

@@ -9,23 +9,18 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <semaphore>
 #include <thread>
+
+#include "base/test_soon.hpp"
 
 namespace ringway {
 namespace {
 
+using test::soon;
+
 UniqueFd any_descriptor() {
   return UniqueFd(::eventfd(0, EFD_CLOEXEC));
-}
-
-template <typename Condition>
-bool soon(Condition condition) {
-  for (int i = 0; i < 5000 && !condition(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return condition();
 }
 
 bool is_open(int fd) {

@@ -77,18 +77,8 @@ struct WorkerContext {
   std::vector<BlkSlotShare*> starved;  // of devices with queues that wait for a slot
 
   // Makes a queue part of the turns. Idempotent.
-  void activate(Queue& queue) {
-    if (!queue.is_active) {
-      queue.is_active = true;
-      active.push_back(&queue);
-    }
-  }
-  void note_finished(Queue& queue) {
-    if (!queue.has_finished) {
-      queue.has_finished = true;
-      finished.push_back(&queue);
-    }
-  }
+  void activate(Queue& queue) { enter(active, queue, queue.is_active); }
+  void note_finished(Queue& queue) { enter(finished, queue, queue.has_finished); }
   // The queue waits for a slot, behind those of its device that do so already; before them (`first`) if it was its turn and
   // it found none.
   void note_starved(Queue& queue, BlkSlotShare& share, bool first = false) {
@@ -125,18 +115,8 @@ struct WorkerContext {
   [[nodiscard]] bool pump_active() noexcept;
   // And publishing: each queue that finished requests.
   void publish_finished() noexcept;
-  void note_polled(Queue& queue) {
-    if (!queue.is_polled) {
-      queue.is_polled = true;
-      polled.push_back(&queue);
-    }
-  }
-  void note_unsettled(Queue& queue) {
-    if (!queue.is_unsettled) {
-      queue.is_unsettled = true;
-      unsettled.push_back(&queue);
-    }
-  }
+  void note_polled(Queue& queue) { enter(polled, queue, queue.is_polled); }
+  void note_unsettled(Queue& queue) { enter(unsettled, queue, queue.is_unsettled); }
   // One fence for all queues, and after a pump rather than at once: by then the publishing store has long left the CPU, and
   // the fence waits for nothing. Before each publish_finished(), and before a sleep.
   void settle_published() noexcept {
@@ -148,6 +128,13 @@ struct WorkerContext {
   void forget(Queue& queue);
 
  private:
+  // Puts the queue on a list, unless it is there, as its flag tells.
+  static void enter(std::vector<Queue*>& list, Queue& queue, bool& is_there) {
+    if (!is_there) {
+      is_there = true;
+      list.push_back(&queue);
+    }
+  }
   void wake_who_has_room();
   void settle_each() noexcept;
 

@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/test_soon.hpp"
 #include "guest/access.hpp"
 #include "guest/sigbus.hpp"
 #include "guest/test_memory.hpp"
@@ -34,6 +35,7 @@ namespace {
 
 using test::kPage;
 using test::memory_file;
+using test::soon;
 using ::testing::HasSubstr;
 
 constexpr GuestAddress kGuest{0x1'0000'0000};
@@ -383,15 +385,6 @@ TEST(Mapping, HugePagesAreMappedAroundTheRegionAndReplacedWhole) {
   EXPECT_TRUE((*mapping)->poisoned());
 }
 
-// What is let go on another thread has ten seconds.
-template <typename Condition>
-bool soon(Condition condition) {
-  for (int i = 0; i < 10'000 && !condition(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return condition();
-}
-
 // Sparse memory costs its owner nothing, so address space is divided: who has much of it leaves half of the rest to others.
 TEST(Mapping, OneFrontEndGetsHalfOfWhatTheOthersLeave) {
   constexpr std::uint64_t kTebibyte = 1ULL << 40U;
@@ -412,7 +405,7 @@ TEST(Mapping, OneFrontEndGetsHalfOfWhatTheOthersLeave) {
     EXPECT_THAT(error_of(map(other, 21 * kTebibyte)), HasSubstr("half of the"));
     EXPECT_TRUE(map(other, 16 * kTebibyte));
   }
-  EXPECT_TRUE(soon([&] { return greedy->descriptors() + other->descriptors() == 0; }));
+  EXPECT_TRUE(soon([&] { return greedy->descriptors() + other->descriptors() == 0; }, std::chrono::seconds(10)));
   EXPECT_EQ(greedy->mapped_bytes() + other->mapped_bytes(), 0U);
 }
 
@@ -431,7 +424,7 @@ TEST(Mapping, KeepsTheFileUntilAfterTheMapping) {
   EXPECT_EQ(holdings->descriptors(), 1U);
   EXPECT_EQ(holdings->mapped_bytes(), kPage);
   may_go.release();
-  EXPECT_TRUE(soon([&] { return holdings->descriptors() == 0; }));
+  EXPECT_TRUE(soon([&] { return holdings->descriptors() == 0; }, std::chrono::seconds(10)));
   EXPECT_EQ(holdings->mapped_bytes(), 0U);
 }
 

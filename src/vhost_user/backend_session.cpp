@@ -1385,7 +1385,7 @@ void Session::reset(std::uint64_t status) {
     protocol_features_acked_ = false;
     log_all_ = false;
     if (inflight_ != nullptr) {
-      void_inflight(*inflight_);
+      forget_inflight(*inflight_);
       inflight_.reset();
     }
     status_ = status;

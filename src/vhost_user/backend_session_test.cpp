@@ -9,6 +9,7 @@
 #include <semaphore>
 #include <thread>
 
+#include "base/test_soon.hpp"
 #include "completion/inflight_queue.hpp"
 #include "vhost_user/inflight_region.hpp"
 #include "vhost_user/test_session.hpp"
@@ -1090,9 +1091,7 @@ TEST_F(SessionTest, DescriptorsThatCannotBeClosedAreBounded) {
     finish();
   }
   may_close.release();
-  for (int i = 0; i < 10'000 && holdings->descriptors() != 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  static_cast<void>(test::soon([&] { return holdings->descriptors() == 0; }, std::chrono::seconds(10)));
   EXPECT_EQ(holdings->descriptors(), 0U);
   connect();
   negotiate();

@@ -77,7 +77,7 @@ Result<std::shared_ptr<const InflightMapping>> adopt_inflight(const ForeignFd& f
                     description.queue_size, packed);
 }
 
-void void_inflight(const InflightMapping& region) noexcept {
+void forget_inflight(const InflightMapping& region) noexcept {
   for (std::uint16_t i = 0; i < region.queue_count; ++i) {
     InflightQueue::forget(*region.memory, i, region.queue_size, region.packed);
   }

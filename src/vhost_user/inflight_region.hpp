@@ -38,6 +38,6 @@ struct NewInflight {
                                                                             bool packed, const InflightLimits& limits);
 
 // The device was reset: what the region says of rings that were not started is void as well.
-void void_inflight(const InflightMapping& region) noexcept;
+void forget_inflight(const InflightMapping& region) noexcept;
 
 }  // namespace ringway::vhost_user

@@ -49,8 +49,8 @@ class WorkerPool {
   [[nodiscard]] const std::string& engine_reason() const { return engine_reason_; }
   [[nodiscard]] std::vector<WorkerStats> stats() const;
 
-  // Call about once a second (limits::kStuckWritePeriod): frees a worker that has hung in a write to a peer's descriptor
-  // since the last call, by a signal that interrupts the write; the worker then drops that descriptor.
+  // Call about once a second (limits::kStuckWritePeriod): frees a worker that hangs in a write to a peer's descriptor, by
+  // a signal that interrupts the write; the worker then drops that descriptor. A write that doesn't hang isn't disturbed.
   void free_stuck_writes();
 
  private:
