@@ -15,21 +15,14 @@ class SegmentCursor {
  public:
   explicit SegmentCursor(std::span<const iovec> segments) noexcept : segments_(segments) {}
 
-  // Copies the next `bytes` bytes into our memory. REQUIRES: as many are left.
-  void take(void* to, std::size_t bytes) noexcept {
-    std::byte* target = static_cast<std::byte*>(to);
-    while (bytes > 0) {
-      RW_DCHECK(!segments_.empty());
-      const iovec& segment = segments_.front();
-      const std::size_t piece = std::min(bytes, segment.iov_len - skip_);
-      guest::copy(target, static_cast<const std::byte*>(segment.iov_base) + skip_, piece);
-      target += piece;
-      bytes -= piece;
-      skip_ += piece;
-      if (skip_ == segment.iov_len) {
-        segments_ = segments_.subspan(1);
-        skip_ = 0;
-      }
+  // Copies the next bytes into our memory. REQUIRES: as many are left.
+  template <typename T>
+  void take(T& to) noexcept {
+    // Nearly always a header is a buffer of its own, or begins one.
+    if (RW_LIKELY(segments_.front().iov_len - skip_ >= sizeof to)) {
+      take_piece(&to, sizeof to);
+    } else {
+      take_pieces(&to, sizeof to);
     }
   }
 
@@ -38,7 +31,7 @@ class SegmentCursor {
     if (segments_.size() > to.size()) {
       return false;
     }
-    std::copy(segments_.begin(), segments_.end(), to.begin());
+    copy_segments(segments_, to);
     rest = to.first(segments_.size());
     if (skip_ > 0) {
       rest.front().iov_base = static_cast<std::byte*>(rest.front().iov_base) + skip_;
@@ -47,7 +40,37 @@ class SegmentCursor {
     return true;
   }
 
+  // Most requests have a single data segment, for which a call of memmove takes longer than the copy.
+  static void copy_segments(std::span<const iovec> from, std::span<iovec> to) noexcept {
+    if (RW_LIKELY(from.size() == 1)) {
+      to.front() = from.front();
+    } else {
+      std::ranges::copy(from, to.begin());
+    }
+  }
+
  private:
+  // From the first segment, which has as many left.
+  void take_piece(void* to, std::size_t bytes) noexcept {
+    const iovec& segment = segments_.front();
+    guest::copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(segment.iov_base) + skip_, bytes);
+    skip_ += bytes;
+    if (skip_ == segment.iov_len) {
+      segments_ = segments_.subspan(1);
+      skip_ = 0;
+    }
+  }
+  void take_pieces(void* to, std::size_t bytes) noexcept {
+    std::byte* target = static_cast<std::byte*>(to);
+    while (bytes > 0) {
+      RW_DCHECK(!segments_.empty());
+      const std::size_t piece = std::min(bytes, segments_.front().iov_len - skip_);
+      take_piece(target, piece);
+      target += piece;
+      bytes -= piece;
+    }
+  }
+
   std::span<const iovec> segments_;
   std::size_t skip_ = 0;  // of the first one
 };
@@ -66,8 +89,8 @@ constexpr Verdict unsupported(BlkRefusal refusal) {
 }
 
 // The bytes [sector * 512, + bytes) as an offset, checked without a step that could overflow.
-Verdict check_extent(std::uint64_t sector, std::uint64_t bytes, const BlkRequestLimits& limits,
-                     std::uint64_t& offset) noexcept {
+[[gnu::always_inline]] inline Verdict check_extent(std::uint64_t sector, std::uint64_t bytes, const BlkRequestLimits& limits,
+                                                   std::uint64_t& offset) noexcept {
   if (sector > limits.capacity_bytes / spec::kSectorBytes) {
     return io_error(BlkRefusal::out_of_range);
   }
@@ -83,14 +106,15 @@ Verdict check_extent(std::uint64_t sector, std::uint64_t bytes, const BlkRequest
 }
 
 // Takes over the writable part less the status byte.
-bool writable_data(const Chain& chain, std::span<iovec> storage, std::span<iovec>& data) noexcept {
+[[gnu::always_inline]] inline bool writable_data(const Chain& chain, std::span<iovec> storage,
+                                                 std::span<iovec>& data) noexcept {
   const std::span<const iovec> writable = chain.writable();
   const bool status_stands_alone = writable.back().iov_len == 1;
   const std::size_t count = writable.size() - (status_stands_alone ? 1 : 0);
   if (count > storage.size()) {
     return false;
   }
-  std::copy_n(writable.begin(), count, storage.begin());
+  SegmentCursor::copy_segments(writable.first(count), storage);
   if (!status_stands_alone) {
     --storage[count - 1].iov_len;
   }
@@ -98,8 +122,9 @@ bool writable_data(const Chain& chain, std::span<iovec> storage, std::span<iovec
   return true;
 }
 
-Verdict parse_data(BlkOpcode opcode, const spec::BlkRequestHeader& header, const Chain& chain, SegmentCursor cursor,
-                   const BlkRequestLimits& limits, std::span<iovec> storage, BlkRequest& out) noexcept {
+[[gnu::always_inline]] inline Verdict parse_data(BlkOpcode opcode, const spec::BlkRequestHeader& header, const Chain& chain,
+                                                 SegmentCursor cursor, const BlkRequestLimits& limits,
+                                                 std::span<iovec> storage, BlkRequest& out) noexcept {
   const bool in = opcode == BlkOpcode::in;
   if (!in && limits.read_only) {
     return io_error(BlkRefusal::read_only);
@@ -155,7 +180,7 @@ Verdict parse_ranges(BlkOpcode opcode, bool negotiated, const Chain& chain, Segm
   Verdict verdict = kAccepted;
   for (std::uint64_t i = 0; i < count; ++i) {
     spec::BlkRange range;
-    cursor.take(&range, sizeof range);
+    cursor.take(range);
     if ((range.flags & ~known_flags) != 0) {
       return unsupported(BlkRefusal::bad_flags);
     }
@@ -225,7 +250,7 @@ BlkParsed parse_blk_request(const Chain& chain, bool chain_fault, const BlkReque
 
   SegmentCursor cursor(chain.readable());
   spec::BlkRequestHeader header;
-  cursor.take(&header, sizeof header);
+  cursor.take(header);
 
   // Not the ranges: they are valid only up to range_count.
   out.durable = false;

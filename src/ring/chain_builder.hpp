@@ -49,108 +49,134 @@ inline void write_descriptor(std::byte* at, const Descriptor& descriptor) noexce
 // in, 0 if unmapped.
 [[nodiscard]] std::uint32_t read_descriptor_anywhere(const RegionMap& map, GuestAddress address,
                                                      std::array<std::uint64_t, 2>& out) noexcept;
-// RegionMap::translate for the builder: the new count, or 0 and the fault.
-[[nodiscard]] std::size_t append_pieces(const RegionMap& map, std::uint64_t address, std::uint32_t bytes,
-                                        std::span<iovec> segments, std::size_t count, ChainFault& fault) noexcept;
 
-// Its functions are forced inline: only then do the counters live in registers while a chain is walked.
+// The part of a walk that each descriptor changes is a Cursor: a local variable of whoever walks, which no function outside
+// that one ever sees the address of, so that it lives in registers. The builder holds the rest. What is out of the ordinary
+// (another region, a fault) goes through functions that aren't inline, and then the builder keeps the cursor meanwhile.
 class ChainBuilder {
  public:
+  class Cursor {
+   private:
+    friend class ChainBuilder;
+    std::uint64_t region_guest, region_bytes;  // the region that is looked in first
+    std::byte* region_host;
+    iovec* next;          // where the next segment goes
+    const iovec* end;     // of the room for them; `next` after a fault, so that each buffer takes the slow way from then on
+    std::uint64_t bytes;  // of all buffers so far: of those left out, only writable ones count
+    bool writing;         // since the first writable buffer
+  };
+
   // `hint` is the ring's.
   ChainBuilder(const RegionMap& map, Chain& chain, RegionHint& hint) noexcept
-      : map_(map), chain_(chain), segments_(chain.storage().data()), hint_(hint), near_(&map.near(hint)) {}
+      : map_(map), chain_(chain), segments_(chain.storage().data()), hint_(hint) {}
+
+  [[nodiscard, gnu::always_inline]] inline Cursor begin() const noexcept {
+    Cursor at;
+    use_region(at, map_.near(hint_));
+    at.next = segments_;
+    at.end = segments_ + limits::kChainSegmentsMax;
+    at.bytes = 0;
+    at.writing = false;
+    return at;
+  }
 
   // One buffer.
-  [[gnu::always_inline]] inline void add(std::uint64_t address, std::uint32_t bytes, bool is_writable) noexcept {
-    if (RW_UNLIKELY(bytes == 0)) {
+  [[gnu::always_inline]] inline void add(Cursor& at, std::uint64_t address, std::uint32_t bytes, bool is_writable) noexcept {
+    const std::uint64_t offset = address - at.region_guest;
+    // With bytes == 0 the left side of the second comparison is larger than any.
+    if (RW_UNLIKELY(offset >= at.region_bytes || std::uint64_t{bytes} - 1 >= at.region_bytes - offset || at.next == at.end ||
+                    (at.writing && !is_writable))) {
+      kept_ = at;
+      add_slowly(address, bytes, is_writable);
+      at = kept_;
       return;
     }
-    if (RW_UNLIKELY(!is_writable && writable_begun_)) {
-      set_fault(ChainFault::readable_after_writable);
-      return;
-    }
-    std::byte* const host =
-        RW_LIKELY(count_ < room_) ? map_.contiguous(GuestAddress{address}, bytes, near_, hint_) : nullptr;
-    if (RW_LIKELY(host != nullptr)) {
-      segments_[count_] = iovec{host, bytes};
-      ++count_;
-    } else if (!add_slowly(address, bytes)) {
-      if (is_writable) {
-        writable_begun_ = true;
-        writable_bytes_ += bytes;
-        move_tail(address, bytes);
-      }
-      return;
-    }
-    if (is_writable) {
-      writable_begun_ = true;
-      writable_bytes_ += bytes;
-    } else {
-      readable_ = count_;
-      readable_bytes_ += bytes;
-    }
+    begin_writing(at, is_writable);
+    append(at, at.region_host + offset, bytes);
   }
 
   // The indirect table of a split ring: linked by `next` inside the table (§2.7.5.3).
-  [[gnu::always_inline]] inline void add_split_table(std::uint64_t address, std::uint32_t bytes) noexcept {
-    const std::uint32_t entries = bytes / kDescriptorBytes;
-    const std::byte* table = check_table(address, bytes);
+  [[gnu::always_inline]] inline void add_split_table(Cursor& at, std::uint64_t address, std::uint32_t bytes) noexcept {
+    const std::byte* table = table_at(at, address, bytes);
     if (RW_UNLIKELY(table == nullptr)) {
-      return;
-    }
-    std::uint32_t index = 0;
-    for (std::uint32_t taken = 1;; ++taken) {
-      spec::Descriptor descriptor;
-      if (RW_UNLIKELY(!read_entry(table, address, index, descriptor))) {
-        cost_ += taken;
+      kept_ = at;
+      table = find_table(address, bytes);
+      if (table == nullptr) {
+        add_split_table_slowly(address, bytes);
+        at = kept_;
         return;
       }
-      add_entry(descriptor.address, descriptor.length, descriptor.flags);
+      at = kept_;
+    }
+    const std::uint32_t entries = bytes / kDescriptorBytes;
+    std::uint32_t index = 0;
+    std::uint32_t taken = 1;
+    for (;; ++taken) {
+      const auto descriptor = read_descriptor<spec::Descriptor>(table + std::size_t{index} * kDescriptorBytes);
+      if (RW_UNLIKELY((descriptor.flags & spec::kDescIndirect) != 0)) {
+        lose_tail(at, ChainFault::bad_indirect);  // tables don't nest
+      } else {
+        add(at, descriptor.address, descriptor.length, (descriptor.flags & spec::kDescWrite) != 0);
+      }
       if ((descriptor.flags & spec::kDescNext) == 0) {
-        cost_ += taken;
-        return;
+        break;
       }
       index = descriptor.next;
       if (RW_UNLIKELY(index >= entries || taken == entries)) {
-        cost_ += taken;
-        lose_tail(ChainFault::bad_indirect);
-        return;
+        lose_tail(at, ChainFault::bad_indirect);
+        break;
       }
     }
+    cost_ += taken;
   }
 
   // The indirect table of a packed ring: all entries in their order; only WRITE has a meaning there (§2.8.8).
-  [[gnu::always_inline]] inline void add_packed_table(std::uint64_t address, std::uint32_t bytes) noexcept {
-    const std::uint32_t entries = bytes / kDescriptorBytes;
-    const std::byte* table = check_table(address, bytes);
+  [[gnu::always_inline]] inline void add_packed_table(Cursor& at, std::uint64_t address, std::uint32_t bytes) noexcept {
+    const std::byte* table = table_at(at, address, bytes);
     if (RW_UNLIKELY(table == nullptr)) {
-      return;
-    }
-    cost_ += entries;
-    for (std::uint32_t index = 0; index < entries; ++index) {
-      spec::PackedDescriptor descriptor;
-      if (RW_UNLIKELY(!read_entry(table, address, index, descriptor))) {
+      kept_ = at;
+      table = find_table(address, bytes);
+      if (table == nullptr) {
+        add_packed_table_slowly(address, bytes);
+        at = kept_;
         return;
       }
-      add_entry(descriptor.address, descriptor.length, descriptor.flags);
+      at = kept_;
+    }
+    cost_ += bytes / kDescriptorBytes;
+    for (const std::byte* const end = table + bytes; table != end; table += kDescriptorBytes) {
+      const auto descriptor = read_descriptor<spec::PackedDescriptor>(table);
+      if (RW_UNLIKELY((descriptor.flags & spec::kDescIndirect) != 0)) {
+        lose_tail(at, ChainFault::bad_indirect);
+      } else {
+        add(at, descriptor.address, descriptor.length, (descriptor.flags & spec::kDescWrite) != 0);
+      }
     }
   }
 
   // A fault after which the chain's last writable buffer is not known, unless a later one follows.
-  [[gnu::always_inline]] inline void lose_tail(ChainFault fault) noexcept {
-    set_fault(fault);
+  [[gnu::always_inline]] inline void lose_tail(Cursor& at, ChainFault fault) noexcept {
+    set_fault(at, fault);
     tail_ = Tail::lost;
   }
 
   // Fills the chain. The first fault, or none.
-  [[nodiscard, gnu::always_inline]] inline ChainFault finish(ChainId id) noexcept {
-    if (RW_UNLIKELY(count_ == 0)) {
-      set_fault(ChainFault::zero_length);
+  [[nodiscard, gnu::always_inline]] inline ChainFault finish(Cursor& at, ChainId id) noexcept {
+    if (RW_UNLIKELY(at.next == segments_)) {
+      set_fault(at, ChainFault::zero_length);
     }
+    if (!at.writing) {
+      end_reading(at);
+    }
+    std::uint64_t writable_bytes = at.bytes - readable_bytes_;
     if (RW_UNLIKELY(tail_ != Tail::last_segment)) {
-      finish_tail();
+      kept_ = at;
+      if (!finish_tail()) {
+        writable_bytes = 0;
+      }
+      at = kept_;
     }
-    chain_.assign(id, count_, readable_, readable_bytes_, writable_bytes_);
+    chain_.assign(id, static_cast<std::size_t>(at.next - segments_), readable_, readable_bytes_, writable_bytes);
     chain_.set_cost(id.descriptors + cost_);
     return fault_;
   }
@@ -163,104 +189,69 @@ class ChainBuilder {
     lost,
   };
 
-  [[gnu::always_inline]] inline void set_fault(ChainFault fault) noexcept {
+  [[gnu::always_inline]] static inline void use_region(Cursor& at, const RegionMap::Region& region) noexcept {
+    at.region_guest = region.guest.value;
+    at.region_bytes = region.bytes;
+    at.region_host = region.host;
+  }
+  [[gnu::always_inline]] static inline void append(Cursor& at, std::byte* host, std::uint32_t bytes) noexcept {
+    *at.next = iovec{host, bytes};
+    ++at.next;
+    at.bytes += bytes;
+  }
+  [[gnu::always_inline]] inline void end_reading(const Cursor& at) noexcept {
+    readable_ = static_cast<std::size_t>(at.next - segments_);
+    readable_bytes_ = at.bytes;
+  }
+  [[gnu::always_inline]] inline void begin_writing(Cursor& at, bool is_writable) noexcept {
+    if (is_writable && !at.writing) {
+      end_reading(at);
+      at.writing = true;
+    }
+  }
+  [[gnu::always_inline]] inline void set_fault(Cursor& at, ChainFault fault) noexcept {
     if (fault_ == ChainFault::none) {
       fault_ = fault;
     }
-    room_ = 0;  // from now on each buffer takes the slow way, and is left out there
+    at.end = at.next;
   }
 
-  // A buffer that doesn't lie in one region, or comes after a fault. False if it is left out.
-  [[nodiscard, gnu::always_inline]] inline bool add_slowly(std::uint64_t address, std::uint32_t bytes) noexcept {
-    if (fault_ != ChainFault::none) {
-      return false;
-    }
-    ChainFault fault = ChainFault::none;
-    const std::size_t count =
-        append_pieces(map_, address, bytes, chain_.storage().first(limits::kChainSegmentsMax), count_, fault);
-    if (count == 0) {
-      cost_ += static_cast<std::uint32_t>(map_.regions().size());  // at most; it ends the translating anyway
-      set_fault(fault);
-      return false;
-    }
-    cost_ += static_cast<std::uint32_t>(count - count_ - 1);
-    count_ = count;
-    return true;
-  }
-
-  [[gnu::always_inline]] inline void move_tail(std::uint64_t address, std::uint32_t bytes) noexcept {
-    tail_address_ = address + (bytes - 1);
-    tail_ = tail_address_ >= address ? Tail::moved : Tail::lost;
-  }
-
-  // After a fault, when the tail is not the end of the last segment.
-  [[gnu::always_inline]] inline void finish_tail() noexcept {
-    std::byte* const last = tail_ == Tail::moved ? map_.contiguous(GuestAddress{tail_address_}, 1, near_, hint_) : nullptr;
-    if (last == nullptr) {
-      count_ = readable_;
-      writable_bytes_ = 0;
-      return;
-    }
-    segments_[count_] = iovec{last, 1};
-    ++count_;
-  }
-
-  // The table's host memory; `kScattered` if it must be read entry by entry; nullptr (and the fault) if it can't be used.
-  [[nodiscard, gnu::always_inline]] inline const std::byte* check_table(std::uint64_t address,
-                                                                        std::uint32_t bytes) noexcept {
-    if (RW_UNLIKELY(bytes == 0 || bytes % kDescriptorBytes != 0 || bytes / kDescriptorBytes > kIndirectEntriesMax)) {
-      lose_tail(ChainFault::bad_indirect);
+  // The table's host memory if it lies in the region at hand and can be read as it is; else nullptr.
+  [[nodiscard, gnu::always_inline]] static inline const std::byte* table_at(const Cursor& at, std::uint64_t address,
+                                                                            std::uint32_t bytes) noexcept {
+    const std::uint64_t offset = address - at.region_guest;
+    if (RW_UNLIKELY(offset >= at.region_bytes || std::uint64_t{bytes} - 1 >= at.region_bytes - offset || !is_table(bytes))) {
       return nullptr;
     }
-    const std::byte* table = map_.contiguous(GuestAddress{address}, bytes, near_, hint_);
-    if (RW_UNLIKELY(table == nullptr || std::bit_cast<std::uintptr_t>(table) % sizeof(std::uint64_t) != 0)) {
-      return &kScattered;
-    }
-    return table;
+    const std::byte* const table = at.region_host + offset;
+    return RW_LIKELY(std::bit_cast<std::uintptr_t>(table) % sizeof(std::uint64_t) == 0) ? table : nullptr;
+  }
+  [[nodiscard]] static bool is_table(std::uint32_t bytes) noexcept {
+    return bytes != 0 && bytes % kDescriptorBytes == 0 && bytes / kDescriptorBytes <= kIndirectEntriesMax;
   }
 
-  template <typename Descriptor>
-  [[nodiscard, gnu::always_inline]] inline bool read_entry(const std::byte* table, std::uint64_t address,
-                                                           std::uint32_t index, Descriptor& out) noexcept {
-    if (RW_LIKELY(table != &kScattered)) {
-      out = read_descriptor<Descriptor>(table + std::size_t{index} * kDescriptorBytes);
-      return true;
-    }
-    std::array<std::uint64_t, 2> words;
-    const std::uint32_t pieces =
-        read_descriptor_anywhere(map_, GuestAddress{address + std::uint64_t{index} * kDescriptorBytes}, words);
-    if (pieces == 0) {
-      lose_tail(ChainFault::bad_indirect);
-      return false;
-    }
-    cost_ += pieces - 1;
-    out = std::bit_cast<Descriptor>(words);
-    return true;
-  }
-
-  [[gnu::always_inline]] inline void add_entry(std::uint64_t address, std::uint32_t bytes, std::uint16_t flags) noexcept {
-    if (RW_UNLIKELY((flags & spec::kDescIndirect) != 0)) {
-      lose_tail(ChainFault::bad_indirect);  // tables don't nest
-      return;
-    }
-    add(address, bytes, (flags & spec::kDescWrite) != 0);
-  }
-
-  static constexpr std::byte kScattered{};
+  // --- the slow ways: of what doesn't lie in the region at hand, or comes after a fault. All work on `kept_`. ---
+  void add_slowly(std::uint64_t address, std::uint32_t bytes, bool is_writable) noexcept;
+  // The table if it lies in any one region, which is then the one at hand, and can be read as it is; else nullptr.
+  [[nodiscard]] const std::byte* find_table(std::uint64_t address, std::uint32_t bytes) noexcept;
+  void add_split_table_slowly(std::uint64_t address, std::uint32_t bytes) noexcept;
+  void add_packed_table_slowly(std::uint64_t address, std::uint32_t bytes) noexcept;
+  // False, and a fault, if it can't be read.
+  [[nodiscard]] bool read_entry(std::uint64_t table, std::uint32_t index, std::array<std::uint64_t, 2>& out) noexcept;
+  void add_entry(std::uint64_t address, std::uint32_t bytes, std::uint16_t flags) noexcept;
+  [[nodiscard]] bool translate(std::uint64_t address, std::uint32_t bytes, bool is_writable) noexcept;
+  // After a fault, when the tail is not the end of the last segment. False if no writable segment is left.
+  [[nodiscard]] bool finish_tail() noexcept;
 
   const RegionMap& map_;
   Chain& chain_;
   iovec* segments_;
   RegionHint& hint_;
-  const RegionMap::Region* near_;
-  std::size_t count_ = 0;
-  std::size_t readable_ = 0;
-  std::uint64_t readable_bytes_ = 0;
-  std::uint64_t writable_bytes_ = 0;
-  std::size_t room_ = limits::kChainSegmentsMax;  // segments that the quick way may fill: none after a fault
+  Cursor kept_;                       // while a slow way is taken
+  std::size_t readable_ = 0;          // segments before the first writable one, and their bytes: from then on, or from
+  std::uint64_t readable_bytes_ = 0;  // finish() on
   std::uint64_t tail_address_ = 0;
   std::uint32_t cost_ = 0;  // but for the ring's own descriptors: see Chain::cost()
-  bool writable_begun_ = false;
   Tail tail_ = Tail::last_segment;
   ChainFault fault_ = ChainFault::none;
 };

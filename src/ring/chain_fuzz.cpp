@@ -224,28 +224,29 @@ void run(std::span<const std::uint8_t> input) {
   std::vector<Said> said;
   RegionHint hint{input[0]};  // any guess must do
   ChainBuilder builder(*memory.map, chain, hint);
+  ChainBuilder::Cursor at = builder.begin();
   for (std::size_t i = 0; i < count; ++i) {
     const auto step = input.subspan(2 + i * kStepBytes, kStepBytes);
     const std::uint64_t address = step[1] | static_cast<std::uint64_t>(step[2]) << 8U;
     const std::uint32_t bytes = step[3] | static_cast<std::uint32_t>(step[4]) << 8U;
     if ((step[0] & 4U) != 0) {
-      builder.lose_tail(ChainFault::bad_indirect);
+      builder.lose_tail(at, ChainFault::bad_indirect);
       said.push_back({.fault = ChainFault::bad_indirect});
     } else if ((step[0] & 2U) == 0) {
-      builder.add(address, bytes, (step[0] & 1U) != 0);
+      builder.add(at, address, bytes, (step[0] & 1U) != 0);
       said.push_back({.address = address, .bytes = bytes, .writable = (step[0] & 1U) != 0});
     } else {
       const std::uint32_t table_bytes = bytes % kTableBytesMax;
       if (packed) {
-        builder.add_packed_table(address, table_bytes);
+        builder.add_packed_table(at, address, table_bytes);
       } else {
-        builder.add_split_table(address, table_bytes);
+        builder.add_split_table(at, address, table_bytes);
       }
       say_table(memory, packed, address, table_bytes, said);
     }
   }
   const ChainId id{.head = 7, .descriptors = static_cast<std::uint16_t>(count)};
-  const ChainFault fault = builder.finish(id);
+  const ChainFault fault = builder.finish(at, id);
 
   const Judged expected = judge(memory, said);
   RW_CHECK(fault == expected.fault);

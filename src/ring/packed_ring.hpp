@@ -163,6 +163,7 @@ class PackedRing {
 template <typename Next>
 inline PopStatus PackedRing::walk(Next next, std::uint32_t room, const RegionMap& map, Chain& chain) noexcept {
   ChainBuilder builder(map, chain, near_);
+  ChainBuilder::Cursor at = builder.begin();
   std::uint32_t taken = 0;
   spec::PackedDescriptor descriptor;
   do {
@@ -178,19 +179,19 @@ inline PopStatus PackedRing::walk(Next next, std::uint32_t room, const RegionMap
       // A table comes alone or after direct buffers, never before others (§2.8.7). The walk must find the chain's end
       // anyway, or the next chain's place would be lost.
       if (RW_UNLIKELY(!indirect_ || (descriptor.flags & spec::kDescNext) != 0)) {
-        builder.lose_tail(ChainFault::bad_indirect);
+        builder.lose_tail(at, ChainFault::bad_indirect);
       } else {
-        builder.add_packed_table(descriptor.address, descriptor.length);
+        builder.add_packed_table(at, descriptor.address, descriptor.length);
       }
     } else {
-      builder.add(descriptor.address, descriptor.length, (descriptor.flags & spec::kDescWrite) != 0);
+      builder.add(at, descriptor.address, descriptor.length, (descriptor.flags & spec::kDescWrite) != 0);
     }
   } while ((descriptor.flags & spec::kDescNext) != 0);
   // The buffer id is that of the last descriptor (§2.8.6).
   if (RW_UNLIKELY(descriptor.id >= layout_.size)) {
     return stop(RingFault::bad_head);
   }
-  chain_fault_ = builder.finish(ChainId{.head = descriptor.id, .descriptors = static_cast<std::uint16_t>(taken)});
+  chain_fault_ = builder.finish(at, ChainId{.head = descriptor.id, .descriptors = static_cast<std::uint16_t>(taken)});
   kept_count_ = taken;
   ++in_flight_;
   if (RW_UNLIKELY(order_.active())) {

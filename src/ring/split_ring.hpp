@@ -146,6 +146,7 @@ inline PopStatus SplitRing::look() noexcept {
 
 inline PopStatus SplitRing::walk(std::uint32_t head, const RegionMap& map, Chain& chain) noexcept {
   ChainBuilder builder(map, chain, near_);
+  ChainBuilder::Cursor at = builder.begin();
   std::uint32_t index = head;
   std::uint32_t taken = 1;
   for (;; ++taken) {
@@ -154,12 +155,12 @@ inline PopStatus SplitRing::walk(std::uint32_t head, const RegionMap& map, Chain
     if ((descriptor.flags & spec::kDescIndirect) != 0) {
       // A table may follow direct buffers but must come last; WRITE has no meaning on it (§2.7.5.3.2).
       if (RW_UNLIKELY(!indirect_ || (descriptor.flags & spec::kDescNext) != 0)) {
-        builder.lose_tail(ChainFault::bad_indirect);
+        builder.lose_tail(at, ChainFault::bad_indirect);
       } else {
-        builder.add_split_table(descriptor.address, descriptor.length);
+        builder.add_split_table(at, descriptor.address, descriptor.length);
       }
     } else {
-      builder.add(descriptor.address, descriptor.length, (descriptor.flags & spec::kDescWrite) != 0);
+      builder.add(at, descriptor.address, descriptor.length, (descriptor.flags & spec::kDescWrite) != 0);
     }
     if ((descriptor.flags & spec::kDescNext) == 0) {
       break;
@@ -172,8 +173,8 @@ inline PopStatus SplitRing::walk(std::uint32_t head, const RegionMap& map, Chain
       return stop(RingFault::bad_head);
     }
   }
-  chain_fault_ =
-      builder.finish(ChainId{.head = static_cast<std::uint16_t>(head), .descriptors = static_cast<std::uint16_t>(taken)});
+  chain_fault_ = builder.finish(
+      at, ChainId{.head = static_cast<std::uint16_t>(head), .descriptors = static_cast<std::uint16_t>(taken)});
   ++in_flight_;
   ++outstanding_;
   if (RW_UNLIKELY(order_.active())) {
