@@ -45,7 +45,9 @@ struct BlkBenchOptions {
   // How long: by time, or until a number of requests.
   Duration warm_up = Duration::milliseconds(500);  // not measured
   Duration runtime = Duration::seconds(5);
-  std::uint64_t requests = 0;  // if not 0: ends after so many (over all threads), `runtime` being the limit
+  // If not 0: exactly so many are sent and measured, over all threads, unless `runtime` ends before. The warm-up's are
+  // others.
+  std::uint64_t requests = 0;
 
   // How the driver waits for completions: spinning on the ring with calls suppressed, or asleep on the call eventfd as a
   // guest's driver does.
@@ -57,7 +59,7 @@ struct BlkBenchOptions {
   bool verify = false;
 
   // Latency is measured for every Nth request. A clock read costs some 25 ns, more than a request does at depth on a fast
-  // back-end. 0: all up to depth 4, one in 16 beyond.
+  // back-end. 0: all up to depth 4 and of fewer than 2000 requests, else one in 16.
   std::uint32_t latency_every = 0;
 
   // The rings. What the back-end doesn't offer isn't used; the result says what was.

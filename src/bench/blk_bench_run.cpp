@@ -1,8 +1,9 @@
 // The implementation of blk_bench.hpp. (A file named *_bench.cpp would be a micro-benchmark to the build.)
 //
-// One BenchThread drives some queues. It runs a *plan*: a source of requests (next()) and an end. An ordinary run has one
-// plan, the timed one, whose measured part begins when the warm-up is over; with `verify` a pass that writes every block
-// goes before it and a pass that reads every block comes after.
+// One BenchThread drives some queues, in passes. An ordinary run has one, the timed one, whose measured part begins when the
+// warm-up is over; with `verify` a pass that writes every block goes before it and a pass that reads every block comes
+// after. With a number of requests the warm-up is a pass of its own, which ends with nothing in flight: what is measured is
+// then just these requests, sent and completed, and not those that the warm-up had in flight.
 //
 // The clock is read once per turn in which a measured request completes or is sent, and every 64 turns besides: that is how
 // the end of the time is seen. Rates are requests over the time between the two reads that bound the measured part, so a
@@ -21,6 +22,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <thread>
 
@@ -67,7 +69,7 @@ struct QueueWork {
   std::vector<std::uint8_t> busy;
 };
 
-enum class Pass : std::uint8_t { fill, timed, read_back };
+enum class Pass : std::uint8_t { fill, warm_up, timed, read_back };
 
 // What is read at both ends of the measured part.
 struct Snapshot {
@@ -129,13 +131,14 @@ class BenchThread {
   Prng random_;
   std::vector<QueueWork> queues_;
   std::vector<BlkDriverQueue*> raw_queues_;
-  std::uint64_t requests_max_ = 0;
+  std::optional<std::uint64_t> requests_max_;  // of the timed pass
   pid_t backend_pid_ = 0;
 
   Pass pass_ = Pass::timed;
   bool stopping_ = false;
   bool measuring_ = false;
   std::uint64_t in_flight_ = 0;
+  std::uint64_t sent_ = 0;      // in this pass
   std::uint64_t requests_ = 0;  // completed, since the thread's start
   std::uint64_t failed_ = 0;
   std::uint64_t mismatched_ = 0;
@@ -197,6 +200,9 @@ void BenchThread::run(std::barrier<>& start) {
     outcome_ = drive(Pass::fill);
   }
   start.arrive_and_wait();
+  if (outcome_ && requests_max_ && options_.warm_up.ns > 0) {
+    outcome_ = drive(Pass::warm_up);
+  }
   if (outcome_) {
     outcome_ = drive(Pass::timed);
   }
@@ -209,21 +215,26 @@ Result<> BenchThread::drive(Pass pass) {
   pass_ = pass;
   stopping_ = false;
   measuring_ = false;
+  sent_ = 0;
+  until_measured_ = 1;
   for (QueueWork& work : queues_) {
     work.cursor = 0;
   }
   Instant now = clock_now();
   last_progress_ = now;
-  warm_until_ = now + options_.warm_up;
+  const bool is_warm = pass == Pass::timed && requests_max_;
+  warm_until_ = is_warm ? now : now + options_.warm_up;
   run_until_ = warm_until_ + options_.runtime;
   turn_time_ = now;
   turn_time_valid_ = true;
-  if (pass == Pass::timed) {
-    look_at_clock(now);
-  }
-  for (QueueWork& work : queues_) {
-    for (std::uint32_t slot = 0; slot < options_.depth && send(work, slot); ++slot) {
+  look_at_clock(now);
+  // Slot by slot, so that fewer requests than slots are spread over the queues.
+  for (std::uint32_t slot = 0; slot < options_.depth; ++slot) {
+    for (QueueWork& work : queues_) {
+      static_cast<void>(send(work, slot));
     }
+  }
+  for (const QueueWork& work : queues_) {
     work.queue->publish_and_kick();
   }
   std::uint32_t turns = 0;
@@ -243,7 +254,7 @@ Result<> BenchThread::drive(Pass pass) {
     }
   }
   if (measuring_) {
-    // Ended by a request count, or with its last request.
+    // Ended with its last request.
     end_ = snapshot(true);
     measuring_ = false;
   }
@@ -306,12 +317,16 @@ bool BenchThread::send(QueueWork& work, std::uint32_t slot_number) noexcept {
   // measure_blk() made the ring large enough for the depth.
   RW_CHECK(room);
   ++in_flight_;
+  ++sent_;
   return true;
 }
 
-// The next block and direction. False when the pass has no more, or (verify) every block near has a request in flight.
+// The next block and direction. False when the pass has no more.
 bool BenchThread::choose(QueueWork& work, RequestSlot& slot) noexcept {
-  if (pass_ != Pass::timed) {
+  if (pass_ == Pass::timed && requests_max_ && sent_ == *requests_max_) {
+    return false;
+  }
+  if (pass_ == Pass::fill || pass_ == Pass::read_back) {
     if (work.cursor == work.blocks) {
       return false;
     }
@@ -371,6 +386,9 @@ void BenchThread::check_verified(QueueWork& work, RequestSlot& slot, bool ok) no
 }
 
 void BenchThread::look_at_clock(Instant now) {
+  if (pass_ == Pass::warm_up) {
+    stopping_ = now >= warm_until_;
+  }
   if (pass_ != Pass::timed || stopping_) {
     return;
   }
@@ -379,13 +397,11 @@ void BenchThread::look_at_clock(Instant now) {
     measuring_ = true;
     // Reading /proc took time that isn't the back-end's: the run ends as much later.
     run_until_ = begin_.time + options_.runtime;
-  } else if (measuring_) {
-    const bool enough = requests_max_ != 0 && requests_ - begin_.requests >= requests_max_;
-    if (enough || now >= run_until_) {
-      end_ = snapshot(true);
-      measuring_ = false;
-      stopping_ = true;
-    }
+    turn_time_ = begin_.time;
+  } else if (measuring_ && now >= run_until_) {
+    end_ = snapshot(true);
+    measuring_ = false;
+    stopping_ = true;
   }
 }
 
@@ -580,7 +596,8 @@ Result<> measure_blk(const BlkBenchOptions& options, BlkBenchResult& result) {
                             options.depth, ring.indirect ? "" : ", for indirect descriptors are not in use"));
   }
   RW_TRY_ASSIGN(const Range range, choose_range(options, *driver));
-  result.latency_every = options.latency_every != 0 ? options.latency_every : options.depth <= 4 ? 1 : 16;
+  const bool few = options.depth <= 4 || (options.requests != 0 && options.requests < 2000);
+  result.latency_every = options.latency_every != 0 ? options.latency_every : few ? 1 : 16;
   result.threads = options.threads != 0 ? options.threads : options.queues;
   result.backend_pid = options.backend_pid != 0 ? options.backend_pid : driver->backend_pid().value_or(0);
 
@@ -593,7 +610,7 @@ Result<> measure_blk(const BlkBenchOptions& options, BlkBenchResult& result) {
       thread->add_queue(driver->queue(queue), range.first_block + first, last - first);
     }
     if (options.requests != 0) {
-      thread->limit_requests(std::max<std::uint64_t>(options.requests / result.threads, 1));
+      thread->limit_requests(options.requests / result.threads + (number < options.requests % result.threads ? 1 : 0));
     }
     threads.push_back(std::move(thread));
   }
@@ -641,6 +658,9 @@ void print_blk_bench(const BlkBenchOptions& options, const BlkBenchResult& resul
   }
   out << fmt::format(", {} bytes, depth {} on {} queue(s), {} driver thread(s) {}\n", options.block_bytes, options.depth,
                      options.queues, result.threads, options.sleeping ? "sleeping until called" : "polling");
+  if (options.requests != 0 && options.requests < std::uint64_t{options.depth} * options.queues) {
+    out << fmt::format("  note     {} requests are too few to reach that depth\n", options.requests);
+  }
   out << fmt::format("  ring     {}, {} descriptors{}{}{}\n", result.packed ? "packed" : "split", result.queue_size,
                      result.indirect ? ", indirect" : "", result.event_index ? ", event index" : "",
                      result.in_order ? ", in order" : "");

@@ -79,8 +79,8 @@ Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
   RW_TRY_ASSIGN(options.read_percent, parse_mix(arguments.mix));
   RW_TRY_ASSIGN(options.pages, parse_pages(arguments.pages));
   RW_TRY_ASSIGN(const std::uint64_t block, of_option("--block-size", parse_size(arguments.block_size)));
-  if (block == 0 || block > (std::uint64_t{64} << 20U)) {
-    return fail(fmt::format("--block-size: '{}' is not allowed; give 512 to 64M", arguments.block_size));
+  if (block == 0 || block % 512 != 0 || block > (std::uint64_t{64} << 20U)) {
+    return fail(fmt::format("--block-size: '{}' is not allowed; give a multiple of 512 up to 64M", arguments.block_size));
   }
   options.block_bytes = static_cast<std::uint32_t>(block);
   RW_TRY_ASSIGN(options.runtime, of_option("--time", parse_duration(arguments.runtime)));
@@ -113,6 +113,7 @@ Result<SelfHostOptions> self_options(const BenchArguments& arguments, BlkBenchOp
   options.disk.queues = bench.queues;
   options.disk.packed = true;
   options.disk.in_order = bench.in_order;
+  RW_TRY(of_option("--store", check_memory_size(options.disk)));
   RW_TRY_ASSIGN(options.disk.engine, of_option("--engine", parse_blk_engine(arguments.engine)));
   RW_TRY_ASSIGN(options.workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
   RW_TRY(of_option("--poll", parse_poll_policy(arguments.poll)));
@@ -188,7 +189,7 @@ void add_workload_options(CLI::App& blk, BenchArguments& arguments) {
   blk.add_option("--range", arguments.range, "How much of the disk (default: all from the offset on)");
   blk.add_option("--time,-t", arguments.runtime, "How long")->capture_default_str();
   blk.add_option("--warm-up", arguments.warm_up, "Before it counts")->capture_default_str();
-  blk.add_option("--requests", bench.requests, "Ends after so many requests, if earlier")
+  blk.add_option("--requests", bench.requests, "Measure exactly so many requests, unless --time is over earlier")
       ->transform(whole_number({1, kCountMax}))
       ->type_name("N");
   blk.add_option("--wait", arguments.wait, "How the driver waits: poll (spins) or sleep (as a guest's driver does)")

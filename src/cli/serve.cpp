@@ -47,13 +47,14 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
         "or start empty with --no-disks and add disks by `ringway ctl add`");
   }
   if (arguments.workers != 0) {
-    config.workers.workers = arguments.workers;
+    config.worker_count = arguments.workers;
   }
   if (!arguments.cpus.empty()) {
     RW_TRY_ASSIGN(config.workers.cpus, take_cpus("--cpus", arguments.cpus));
   } else if (!config.workers.cpus.empty()) {
     RW_TRY(of_option(fmt::format("{}: cpus", arguments.config), check_cpus(config.workers.cpus)));
   }
+  RW_TRY(settle_workers(config));
   if (!arguments.poll.empty()) {
     RW_TRY(of_option("--poll", parse_poll_policy(arguments.poll)));
     config.workers.poll = arguments.poll;
@@ -153,11 +154,16 @@ void add_serve(CLI::App& app, int& exit_code) {
   serve_app
       ->add_option("--config,-c", arguments->config, "The same as a TOML file; the command line overrides it and adds disks")
       ->type_name("FILE");
-  serve_app->add_option("--workers,-w", arguments->workers, "Worker threads; queues are dealt to them in turn (default: 1)")
+  serve_app
+      ->add_option("--workers,-w", arguments->workers,
+                   "Worker threads; queues are dealt to them in turn (default: one for each of --cpus, or 1)")
       ->transform(whole_number({1, limits::kWorkersMax}))
       ->type_name("N");
   serve_app
-      ->add_option("--cpus", arguments->cpus, "CPUs for the workers, one each in turn, such as 0,1 or 2-5 (default: any)")
+      ->add_option(
+          "--cpus", arguments->cpus,
+          "CPUs for the workers, such as 0,1 or 2-5 (default: any): one worker on each, or with more --workers than "
+          "CPUs in turn")
       ->type_name("LIST");
   serve_app
       ->add_option(
@@ -188,13 +194,11 @@ void add_serve(CLI::App& app, int& exit_code) {
       "Keys of --disk, of [[disk]] and of the API:\n" + disk_keys_help() +
       "\nExamples:\n"
       "  ringway serve --disk path=disk.img,socket=/run/vm1-disk.sock\n"
-      "  ringway serve -d path=root.img,socket=/run/a.sock,queues=4 -d path=/dev/vg0/data,socket=/run/b.sock,ro -w 2 --cpus "
-      "2,3\n"
+      "  ringway serve -d path=root.img,socket=/run/a.sock,queues=4 -d path=/dev/vg0/data,socket=/run/b.sock,ro --cpus 2,3\n"
       "  ringway serve -d path=ram:256M,socket=/tmp/fast.sock --poll fixed=50us\n"
       "  ringway serve --config host.toml\n"
       "\nhost.toml:\n"
       "  [workers]\n"
-      "  count = 2\n"
       "  cpus = [2, 3]\n"
       "  poll = \"fixed=50us\"\n"
       "  [api]\n"

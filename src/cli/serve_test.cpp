@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "control/api_client.hpp"
 #include "control/test_host.hpp"
@@ -72,7 +74,9 @@ class Program {
   bool wait_for(std::string_view text, Duration patience = Duration::seconds(20)) {
     return wait_for(out_text_, text, patience);
   }
-  bool wait_for_log(std::string_view text) { return wait_for(err_text_, text, Duration::seconds(20)); }
+  bool wait_for_log(std::string_view text, Duration patience = Duration::seconds(20)) {
+    return wait_for(err_text_, text, patience);
+  }
   // Reads to the end; the exit status, or 128 + signal.
   int wait(Duration patience = Duration::seconds(30)) {
     const Instant deadline = clock_now() + patience;
@@ -193,7 +197,15 @@ TEST_F(Serve, BadCommandLines) {
       {{"serve", "--no-disks", "--loop", "x"}, "--loop: 'x' is not allowed; give auto, io_uring or epoll"},
       {{"serve", "--no-disks", "--engine", "x"}, "--engine: unknown engine 'x': give auto, io_uring, threads or inline"},
       {{"serve", "--no-disks", "--stop-deadline", "5"},
-       "--stop-deadline: '5' is not allowed; give a number with its unit, such as 5s, 500ms or 50us"},
+       "--stop-deadline: '5' is not allowed; give a number with its unit (ns, us, ms or s), such as 5s or 500ms"},
+      {{"serve", "--disk", "path=ram:0,socket=s"},
+       "--disk: path: 'ram:0' is not allowed; give a size that is a multiple of the block size, 512, and less than 8 EiB: a "
+       "number of bytes, or one with K, M, G, T or P, such as ram:64M"},
+      {{"bench", "blk", "--self", "--store", "null:1000"},
+       "--store: 'null:1000' is not allowed; give a size that is a multiple of the block size, 512, and less than 8 EiB: a "
+       "number of bytes, or one with K, M, G, T or P, such as null:64M"},
+      {{"bench", "blk", "--self", "--block-size", "1000"},
+       "--block-size: '1000' is not allowed; give a multiple of 512 up to 64M"},
       {{"serve", "--config", "/nonexistent.toml"},
        "can't open the configuration file '/nonexistent.toml': No such file or directory"},
       {{"ctl", "--api", "/nonexistent", "add", "socket=s"},
@@ -241,6 +253,11 @@ TEST_F(Serve, AnImageThatIsServedAlready) {
   const Ended second = run(arguments("path=" + image + ",socket=" + file("b.sock")));
   EXPECT_EQ(second.status, 1);
   EXPECT_THAT(second.err, HasSubstr("is locked by"));
+  const Ended twice = run(arguments("path=" + directory_.image("c.img", 1 << 20) + ",name=c,socket=" + file("c.sock"),
+                                    {"--disk", "path=" + file("c.img") + ",name=d,socket=" + file("d.sock")}));
+  EXPECT_EQ(twice.status, 1);
+  EXPECT_THAT(twice.err, HasSubstr("ringway: disk 'd': '" + file("c.img") + "' is locked by this process itself: "));
+  EXPECT_THAT(twice.err, HasSubstr("; disk 'c' of this process serves it\n"));
 }
 
 TEST_F(Serve, ASocketInUse) {
@@ -318,6 +335,56 @@ TEST_F(Serve, ACpuThatIsNotAllowedNamesThoseThatAre) {
   }
 }
 
+TEST_F(Serve, EachCpuThatIsNamedGetsAWorker) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+  std::vector<std::string> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE && cpus.size() < 2; ++cpu) {
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) {
+      cpus.push_back(std::to_string(cpu));
+    }
+  }
+  if (cpus.size() < 2) {
+    GTEST_SKIP() << "one CPU only";
+  }
+  const std::string both = cpus[0] + "," + cpus[1];
+  std::ofstream(file("cpus.toml")) << fmt::format("[workers]\ncpus = [{}]\n", both);
+  std::ofstream(file("count.toml")) << fmt::format("[workers]\ncount = 1\ncpus = [{}]\n", both);
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--cpus", both}, "2 workers: "},
+      {{"--cpus", cpus[1]}, " 1 worker: "},
+      {{"--cpus", both, "--workers", "3"}, "3 workers: "},
+      {{"--config", file("cpus.toml")}, "2 workers: "},
+      {{"--config", file("cpus.toml"), "--cpus", cpus[0]}, " 1 worker: "},
+      {{"--config", file("count.toml"), "--workers", "2"}, "2 workers: "}};
+  for (const auto& [options, workers] : cases) {
+    std::vector<std::string> line = {"serve", "--no-disks", "--api", "off"};
+    line.insert(line.end(), options.begin(), options.end());
+    Program program(line);
+    ASSERT_TRUE(program.wait_for("ready: 0 disks\n")) << program.err();
+    program.signal(SIGTERM);
+    EXPECT_EQ(program.wait(), 0);
+    EXPECT_THAT(program.err(), HasSubstr(workers)) << line.back();
+  }
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{"--cpus", both, "--workers", "1"}, {"--config", file("count.toml")}}) {
+    std::vector<std::string> line = {"serve", "--no-disks", "--api", "off"};
+    line.insert(line.end(), options.begin(), options.end());
+    const Ended ended = run(line);
+    EXPECT_EQ(ended.status, 2);
+    EXPECT_THAT(ended.err, StartsWith("ringway: 2 CPUs for 1 worker: ")) << options.back();
+  }
+}
+
+TEST_F(Serve, AValueOfTheWrongTypeInTheFileIsShownAsItShouldBe) {
+  std::ofstream(file("host.toml")) << "[[disk]]\npath = /srv/a.img\n";
+  const Ended ended = run({"serve", "--config", file("host.toml")});
+  EXPECT_EQ(ended.status, 2);
+  EXPECT_THAT(ended.err, StartsWith("ringway: " + file("host.toml") + ":2:8: path: /srv/a.img is not in quotes; give "));
+  EXPECT_THAT(ended.err, HasSubstr(", written path = \"/srv/a.img\"\n"));
+}
+
 TEST_F(Serve, HelpTeaches) {
   const Ended top = run({"--help"});
   EXPECT_EQ(top.status, 0);
@@ -326,6 +393,7 @@ TEST_F(Serve, HelpTeaches) {
   EXPECT_EQ(serve.status, 0);
   EXPECT_THAT(serve.out, HasSubstr("write-cache"));
   EXPECT_THAT(serve.out, HasSubstr("[[disk]]"));
+  EXPECT_THAT(serve.out, HasSubstr("one for each of --cpus"));
   for (const char* command : {"ctl", "bench", "check"}) {
     EXPECT_EQ(run({command, "--help"}).status, 0) << command;
   }
@@ -429,9 +497,31 @@ TEST_F(Serve, ASecondSigtermEndsAtOnce) {
   } while (!program.wait_for("  0          1 ", Duration::milliseconds(500)));
   program.signal(SIGTERM);
   ASSERT_TRUE(program.wait_for_log("SIGTERM: closing 1 disk\n")) << program.err();
-  program.signal(SIGINT);
+  // What comes within 100 ms belongs to the first.
+  do {
+    program.signal(SIGINT);
+  } while (!program.wait_for_log("a second SIGINT: ending at once\n", Duration::milliseconds(30)));
   EXPECT_EQ(program.wait(), 4);
-  EXPECT_THAT(program.err(), HasSubstr("a second SIGINT: ending at once\n"));
+}
+
+// As GNU timeout does, which signals its child and then the group.
+TEST_F(Serve, SignalsThatComeTogetherAreOne) {
+  Program program(arguments(disk("ram:1M") + ",faults=hang", {"--stop-deadline", "200ms"}));
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  const auto driver = connect_driver(file("a.sock"));
+  ASSERT_NE(driver, nullptr);
+  submit(driver->queue(0), spec::kBlkTypeIn, 0);
+  driver->queue(0).publish_and_kick();
+  do {
+    program.signal(SIGUSR1);
+  } while (!program.wait_for("  0          1 ", Duration::milliseconds(500)));
+  // Stopped meanwhile, so that it finds all of them at once.
+  program.signal(SIGSTOP);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGCONT}) {
+    program.signal(number);
+  }
+  EXPECT_EQ(program.wait(), 3) << program.err();
+  EXPECT_THAT(program.err(), ::testing::Not(HasSubstr("a second")));
 }
 
 TEST_F(Serve, Sigusr1PrintsTheCounters) {
@@ -527,6 +617,37 @@ TEST_F(Serve, BenchOfItself) {
   const Ended missing = run({"bench", "blk", "--self", "--store", file("missing.img")});
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.err, HasSubstr("missing.img' (create it first"));
+}
+
+TEST_F(Serve, BenchMeasuresExactlyTheRequestsThatItIsAskedFor) {
+  for (const auto& [warm_up, wait] : {std::pair{"0s", "poll"}, {"20ms", "sleep"}}) {
+    for (const auto& [requests, queues, threads] :
+         {std::tuple{"1", "1", "1"}, {"5", "4", "1"}, {"2", "4", "4"}, {"1001", "2", "2"}}) {
+      const Ended ended = run({"bench", "blk", "--self", "--json", "--requests", requests, "--queues", queues, "--threads",
+                               threads, "--warm-up", warm_up, "--wait", wait, "--depth", "32"});
+      ASSERT_EQ(ended.status, 0) << ended.err << ended.out;
+      const nlohmann::json report = nlohmann::json::parse(ended.out, nullptr, false);
+      ASSERT_TRUE(report.is_object()) << ended.out;
+      const auto wanted = static_cast<std::uint64_t>(std::stoull(requests));
+      EXPECT_EQ(report["requests"], wanted) << ended.out;
+      EXPECT_EQ(report["latency_ns"]["measured"], wanted) << ended.out;
+      // None was on its way already when the time began.
+      EXPECT_LE(report["latency_ns"]["max"].get<double>(), report["seconds"].get<double>() * 1.1e9) << ended.out;
+    }
+  }
+}
+
+TEST_F(Serve, BenchSendsNoMoreRequestsThanItIsAskedFor) {
+  const std::string api = file("api.sock");
+  Program program({"serve", "--api", api, "--disk", disk()});
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  const Ended bench =
+      run({"bench", "blk", "--socket", file("a.sock"), "--requests", "5", "--depth", "32", "--warm-up", "0s"});
+  EXPECT_EQ(bench.status, 0) << bench.err << bench.out;
+  EXPECT_THAT(bench.out, HasSubstr("5 requests are too few to reach that depth\n"));
+  const nlohmann::json stats = nlohmann::json::parse(run({"ctl", "--api", api, "--json", "stats"}).out, nullptr, false);
+  ASSERT_TRUE(stats.is_array()) << stats;
+  EXPECT_EQ(stats[0]["queues"][0]["requests"]["in"], 5) << stats;
 }
 
 TEST_F(Serve, BenchWritesToAnothersDiskOnlyWithAWordForIt) {

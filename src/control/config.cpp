@@ -30,6 +30,9 @@ namespace {
 // The largest configuration file that is read; a larger one is a mistake (an image given as --config).
 constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20U;
 
+constexpr std::string_view kDurationAllowed = "a number with its unit (ns, us, ms or s), such as 5s or 500ms";
+constexpr std::string_view kCpusAllowed = "CPU numbers such as 0,2 or 4-7";
+
 template <typename T>
 std::optional<T> parse_number(std::string_view text, int base = 10) {
   T value{};
@@ -50,21 +53,39 @@ std::optional<bool> parse_switch(std::string_view text) {
   return std::nullopt;
 }
 
-// One key of a disk.
-struct DiskKey {
+enum class ValueKind : std::uint8_t {
+  text,
+  number,
+  on_off,  // in --disk it may stand without a value, for "on"
+  octal,   // text, or in TOML a number that is written in octal
+  cpus,    // a number or text
+};
+
+struct Key {
   std::string_view name;
-  bool is_switch;  // may stand without a value, for "on"
+  ValueKind kind;
   std::string_view allowed;
+  std::string_view example;  // as TOML and JSON write it
+  bool (*takes)(std::string_view text);
+};
+
+// One key of a disk.
+struct DiskKey : Key {
   std::string_view help;
   bool (*set)(DiskOptions&, std::string_view value);  // false: not allowed
   std::string (*get)(const DiskOptions&);             // the value as text
 };
 
+template <auto Set>
+bool disk_takes(std::string_view text) {
+  DiskOptions scratch;
+  return Set(scratch, text);
+}
+
 template <bool DiskOptions::* Member>
 constexpr DiskKey switch_key(std::string_view name, std::string_view help) {
-  return {name,
-          true,
-          "on or off",
+  return {{name, ValueKind::on_off, "on, off, true, false, yes or no", "true",
+           [](std::string_view text) { return parse_switch(text).has_value(); }},
           help,
           [](DiskOptions& disk, std::string_view value) {
             const std::optional<bool> on = parse_switch(value);
@@ -119,21 +140,34 @@ bool set_mode(DiskOptions& disk, std::string_view value) {
 }
 
 constexpr std::array kDiskKeys = {
-    DiskKey{"path", false, "a file, a block device, ram:<size> or null:<size>",
-            "the image: a file, a block device, ram:64M or null:10G (required)", set_text<&DiskOptions::path>,
+    DiskKey{{"path", ValueKind::text, "a file, a block device, ram:<size> or null:<size>", R"("/srv/vm1.img")",
+             disk_takes<set_text<&DiskOptions::path>>},
+            "the image: a file, a block device, ram:64M or null:10G (required)",
+            set_text<&DiskOptions::path>,
             get_text<&DiskOptions::path>},
-    DiskKey{"socket", false, "the path of a Unix socket", "where the VMM finds the disk (required)",
-            set_text<&DiskOptions::socket>, get_text<&DiskOptions::socket>},
-    DiskKey{"name", false, "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'",
-            "what logs, reports and `ringway ctl` call it (default: the file's name)", set_name,
+    DiskKey{{"socket", ValueKind::text, "the path of a Unix socket", R"("/run/vm1-disk.sock")",
+             disk_takes<set_text<&DiskOptions::socket>>},
+            "where the VMM finds the disk (required)",
+            set_text<&DiskOptions::socket>,
+            get_text<&DiskOptions::socket>},
+    DiskKey{{"name", ValueKind::text, "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'", R"("vm1")",
+             disk_takes<set_name>},
+            "what logs, reports and `ringway ctl` call it (default: the file's name)",
+            set_name,
             get_text<&DiskOptions::name>},
-    DiskKey{"queues", false, "a number from 1 to 64", "request queues; as many as the guest has CPUs is plenty (default: 1)",
-            set_queues, [](const DiskOptions& disk) { return fmt::to_string(disk.queues); }},
+    DiskKey{{"queues", ValueKind::number, "a number from 1 to 64", "4", disk_takes<set_queues>},
+            "request queues; as many as the guest has CPUs is plenty (default: 1)",
+            set_queues,
+            [](const DiskOptions& disk) { return fmt::to_string(disk.queues); }},
     switch_key<&DiskOptions::read_only>("ro", "the guest may not write (default: off)"),
-    DiskKey{"serial", false, "1 to 20 printable ASCII characters", "the serial number that the guest sees", set_serial,
+    DiskKey{{"serial", ValueKind::text, "1 to 20 printable ASCII characters", R"("VM1-ROOT")", disk_takes<set_serial>},
+            "the serial number that the guest sees",
+            set_serial,
             get_text<&DiskOptions::serial>},
-    DiskKey{"engine", false, "auto, io_uring, threads or inline",
-            "how the image is read and written (default: auto, by a probe)", set_engine,
+    DiskKey{{"engine", ValueKind::text, "auto (or automatic), io_uring (or uring), threads or inline", R"("threads")",
+             disk_takes<set_engine>},
+            "how the image is read and written (default: auto, by a probe)",
+            set_engine,
             [](const DiskOptions& disk) -> std::string { return to_string(disk.engine); }},
     switch_key<&DiskOptions::connect>("connect", "connect to the socket instead of listening on it (default: off)"),
     switch_key<&DiskOptions::direct>("direct", "bypass the host's page cache where the file system can (default: on)"),
@@ -146,14 +180,20 @@ constexpr std::array kDiskKeys = {
     switch_key<&DiskOptions::in_order>("in-order", "offer in-order completion (default: off)"),
     switch_key<&DiskOptions::inband>("inband", "offer notifications by message instead of eventfd (default: off)"),
     switch_key<&DiskOptions::write_cache>("write-cache", "start in write-back mode; off: write-through (default: on)"),
-    DiskKey{"block-size", false, "a power of two from 512 to 65536", "logical block in bytes (default: what the image has)",
+    DiskKey{{"block-size", ValueKind::number, "a power of two from 512 to 65536", "4096", disk_takes<set_block_size>},
+            "logical block in bytes (default: what the image has)",
             set_block_size,
             [](const DiskOptions& disk) { return disk.block_bytes == 0 ? "" : fmt::to_string(disk.block_bytes); }},
-    DiskKey{"mode", false, "octal permissions from 0600 to 0777 that let the owner read and write",
-            "permissions of the socket (default: 0600)", set_mode,
+    DiskKey{{"mode", ValueKind::octal, "octal permissions from 0600 to 0777 that let the owner read and write", R"("0660")",
+             disk_takes<set_mode>},
+            "permissions of the socket (default: 0600)",
+            set_mode,
             [](const DiskOptions& disk) { return fmt::format("{:04o}", disk.mode); }},
-    DiskKey{"faults", false, "a list of faults such as short=1/3,eio=1/100,delay=500us,hang@1M",
-            "for tests: makes the image misbehave", set_text<&DiskOptions::faults>, get_text<&DiskOptions::faults>},
+    DiskKey{{"faults", ValueKind::text, "a list of faults such as short=1/3,eio=1/100,delay=500us,hang@1M", R"("eio=1/100")",
+             disk_takes<set_text<&DiskOptions::faults>>},
+            "for tests: makes the image misbehave",
+            set_text<&DiskOptions::faults>,
+            get_text<&DiskOptions::faults>},
 };
 
 const DiskKey* find_disk_key(std::string_view name) {
@@ -176,13 +216,17 @@ std::unexpected<Error> bad_value(std::string_view key, std::string_view value, s
   return fail(fmt::format("{}: '{}' is not allowed; give {}", key, value, allowed));
 }
 
+std::unexpected<Error> unknown_disk_key(std::string_view key) {
+  return unknown_key(key, disk_key_names(), "of a disk");
+}
+
 // `value` is absent for a key that stands alone.
 Result<> set_disk_key(DiskOptions& disk, std::string_view name, std::optional<std::string_view> value) {
   const DiskKey* key = find_disk_key(name);
   if (key == nullptr) {
-    return unknown_key(name, disk_key_names(), "of a disk");
+    return unknown_disk_key(name);
   }
-  if (!value && !key->is_switch) {
+  if (!value && key->kind != ValueKind::on_off) {
     return fail(fmt::format("{}: a value is missing; give {}=<value>, {}", name, name, key->allowed));
   }
   if (!key->set(disk, value.value_or("on"))) {
@@ -191,12 +235,83 @@ Result<> set_disk_key(DiskOptions& disk, std::string_view name, std::optional<st
   return {};
 }
 
+// A value that is not of its key's type.
+struct WrongValue {
+  std::string given;      // as it is written
+  std::string_view what;  // "a number"
+  bool is_scalar = true;
+};
+
+std::string_view without_quotes(std::string_view text) {
+  return text.size() > 1 && text.starts_with('"') && text.ends_with('"') ? text.substr(1, text.size() - 2) : text;
+}
+
+// The value that was probably meant, as TOML and JSON write it.
+std::string right_form(const Key& key, const WrongValue& wrong) {
+  const std::string_view text = without_quotes(wrong.given);
+  if (key.kind == ValueKind::on_off && (key.takes(text) || text == "0" || text == "1")) {
+    return parse_switch(text).value_or(text == "1") ? "true" : "false";
+  }
+  if (!wrong.is_scalar || !key.takes(text)) {
+    return std::string(key.example);
+  }
+  const std::optional<std::uint64_t> number = parse_number<std::uint64_t>(text);
+  return key.kind == ValueKind::number && number ? fmt::to_string(*number) : fmt::format("\"{}\"", text);
+}
+
+std::string_view allowed_in_a_file(const Key& key) {
+  return key.kind == ValueKind::on_off ? "true or false" : key.allowed;
+}
+
+std::string wrong_in_toml(const Key& key, const WrongValue& wrong) {
+  const std::string form = right_form(key, wrong);
+  std::string octal;
+  if (key.kind == ValueKind::octal) {
+    std::string_view digits = without_quotes(form);
+    digits.remove_prefix(digits.starts_with('0') ? 1 : 0);
+    octal = fmt::format("{} = 0o{} or ", key.name, digits);
+  }
+  return fmt::format("{}: {} is {}; give {}, written {}{} = {}", key.name, wrong.given, wrong.what, allowed_in_a_file(key),
+                     octal, key.name, form);
+}
+
+// Strings are taken for all keys: they are what disk_to_json() writes.
+Result<std::string> text_of_json(const Key& key, const nlohmann::json& value) {
+  if (value.is_string()) {
+    return value.get<std::string>();
+  }
+  if (value.is_boolean() && key.kind == ValueKind::on_off) {
+    return value.get<bool>() ? "on" : "off";
+  }
+  if (value.is_number_integer() && key.kind == ValueKind::number) {
+    return value.dump();
+  }
+  WrongValue wrong;
+  if (value.is_array()) {
+    wrong = {"[...]", "a list", false};
+  } else if (value.is_object()) {
+    wrong = {"{...}", "an object", false};
+  } else {
+    wrong = {value.dump(),
+             value.is_boolean()          ? "true or false"
+             : value.is_number_integer() ? "a number"
+             : value.is_number()         ? "a fraction"
+                                         : "no value",
+             !value.is_null()};
+  }
+  return fail(fmt::format("{}: {} is {}; give {}, written \"{}\": {}", key.name, wrong.given, wrong.what,
+                          allowed_in_a_file(key), key.name, right_form(key, wrong)));
+}
+
 Result<> check_complete(const DiskOptions& disk) {
   if (disk.path.empty()) {
     return fail("a disk needs path=<image>: a file, a block device, ram:<size> or null:<size>");
   }
   if (disk.socket.empty()) {
     return fail(fmt::format("the disk '{}' needs socket=<path>, the Unix socket where the VMM finds it", disk.path));
+  }
+  if (const Result<> size = check_memory_size(disk); !size) {
+    return fail(fmt::format("path: {}", size.error().message));
   }
   return {};
 }
@@ -243,6 +358,105 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 // --- TOML ---
 
+Result<std::uint32_t> parse_workers(std::string_view text) {
+  const std::uint32_t count = parse_number<std::uint32_t>(text).value_or(0);
+  if (count < 1 || count > limits::kWorkersMax) {
+    return fail(fmt::format("'{}' is not allowed; give a number from 1 to {}", text, limits::kWorkersMax));
+  }
+  return count;
+}
+
+template <auto Parse>
+bool parses(std::string_view text) {
+  return Parse(text).has_value();
+}
+
+constexpr Key kStopDeadline = {"stop-deadline", ValueKind::text, kDurationAllowed, R"("5s")", parses<parse_duration>};
+constexpr Key kApiSocket = {"socket", ValueKind::text, R"(the path of a Unix socket, or "off")", R"("/run/ringway.sock")",
+                            [](std::string_view text) { return !text.empty(); }};
+constexpr std::array kWorkersKeys = {
+    Key{"count", ValueKind::number, "a number from 1 to 256", "2", parses<parse_workers>},
+    Key{"cpus", ValueKind::cpus, kCpusAllowed, "[2, 3]", parses<parse_cpus>},
+    Key{"poll", ValueKind::text, "never, always, or a time such as fixed=50us", R"("fixed=50us")",
+        parses<parse_poll_policy>},
+    Key{"engine", ValueKind::text, "auto, io_uring or epoll", R"("auto")", parses<parse_loop_engine>},
+};
+static_assert(limits::kWorkersMax == 256);
+
+const Key& workers_key(std::string_view name) {
+  return *std::ranges::find(kWorkersKeys, name, &Key::name);
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const std::size_t first = text.find_first_not_of(kBlanks);
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+// `section` as it stands in brackets; empty: the top level.
+const Key* find_toml_key(std::string_view section, std::string_view name) {
+  if (section == "disk") {
+    return find_disk_key(name);
+  }
+  if (section == "workers") {
+    const auto* key = std::ranges::find(kWorkersKeys, name, &Key::name);
+    return key == kWorkersKeys.end() ? nullptr : key;
+  }
+  const Key* only = section.empty() ? &kStopDeadline : section == "api" ? &kApiSocket : nullptr;
+  return only != nullptr && only->name == name ? only : nullptr;
+}
+
+// What is wrong with a line that isn't TOML, if it is a value of ours in another notation: a path without quotes, `ro = on`,
+// `mode = 0660`. Absent: something else, for which the parser has better words.
+std::optional<std::string> explain_line(std::string_view toml_text, std::size_t line_number) {
+  std::string_view line;
+  std::string_view section;
+  std::string_view rest = toml_text;
+  for (std::size_t number = 1; number <= line_number; ++number) {
+    const std::size_t end = rest.find('\n');
+    line = trimmed(rest.substr(0, end));
+    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
+    if (line.starts_with('[')) {
+      section = line.substr(0, line.find(']'));
+      section = trimmed(section.substr(std::min(section.size(), section.find_first_not_of('['))));
+    }
+  }
+  const std::size_t equals = line.find('=');
+  if (equals == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const Key* key = find_toml_key(section, trimmed(line.substr(0, equals)));
+  const std::string_view value = trimmed(line.substr(equals + 1, line.find('#', equals) - equals - 1));
+  if (key == nullptr || value.find_first_of("\"'[]{}\\") != std::string_view::npos || value.starts_with('=')) {
+    return std::nullopt;
+  }
+  if (value.empty()) {
+    return fmt::format("{}: a value is missing; give {}, written {} = {}", key->name, allowed_in_a_file(*key), key->name,
+                       key->example);
+  }
+  const bool is_text = key->kind == ValueKind::text || key->kind == ValueKind::cpus;
+  return wrong_in_toml(*key, {std::string(value), is_text ? "not in quotes" : "not a value in TOML"});
+}
+
+WrongValue describe(const toml::node& node) {
+  if (node.is_array()) {
+    return {"[...]", "a list", false};
+  }
+  if (node.is_table()) {
+    return {"{...}", "a table", false};
+  }
+  std::ostringstream given;
+  node.visit([&given](const auto& value) { given << value; });
+  if (node.is_string()) {
+    // Not as toml++ would write it, which chooses its own quotes.
+    return {fmt::format("\"{}\"", node.as_string()->get()), "a string"};
+  }
+  return {given.str(), node.is_integer()          ? "a number"
+                       : node.is_floating_point() ? "a fraction"
+                       : node.is_boolean()        ? "true or false"
+                                                  : "a date or time"};
+}
+
 class TomlReader {
  public:
   explicit TomlReader(const std::string& file) : file_(file) {}
@@ -250,11 +464,11 @@ class TomlReader {
   Result<ServeConfig> read(const toml::table& root) {
     ServeConfig config;
     RW_TRY(check_keys(root, {"workers", "api", "stop-deadline", "disk"}, "at the top level"));
-    if (const toml::node* node = root.get("stop-deadline")) {
-      RW_TRY(take<Duration>(*node, "stop-deadline", parse_duration, config.stop_deadline));
+    if (const toml::node* node = root.get(kStopDeadline.name)) {
+      RW_TRY(take<Duration>(*node, kStopDeadline, parse_duration, config.stop_deadline));
     }
     if (const toml::node* node = root.get("workers")) {
-      RW_TRY(read_workers(*node, config.workers));
+      RW_TRY(read_workers(*node, config));
     }
     if (const toml::node* node = root.get("api")) {
       RW_TRY(read_api(*node, config));
@@ -279,27 +493,36 @@ class TomlReader {
     return {};
   }
 
-  // A string, an integer or a boolean as the text that it would have in --disk.
-  Result<std::string> scalar(const toml::node& node, std::string_view key) {
-    if (const auto* text = node.as_string()) {
+  // A value of the key's type as the text that it would have in --disk.
+  Result<std::string> scalar(const toml::node& node, const Key& key) {
+    if (const auto* text = node.as_string();
+        text != nullptr && key.kind != ValueKind::number && key.kind != ValueKind::on_off) {
       return text->get();
     }
-    if (const auto* number = node.as_integer()) {
-      // mode = 0o660 is octal to the reader, so it is given back as octal.
-      return key == "mode" ? fmt::format("{:04o}", number->get()) : fmt::to_string(number->get());
-    }
-    if (const auto* flag = node.as_boolean()) {
+    if (const auto* flag = node.as_boolean(); flag != nullptr && key.kind == ValueKind::on_off) {
       return flag->get() ? "on" : "off";
     }
-    return fail_at(node.source(), fmt::format("{}: give a string, a whole number, or true or false", key));
+    WrongValue wrong = describe(node);
+    if (const auto* number = node.as_integer()) {
+      if (key.kind == ValueKind::number || key.kind == ValueKind::cpus) {
+        return fmt::to_string(number->get());
+      }
+      if (key.kind == ValueKind::octal) {
+        if (number->flags() == toml::value_flags::format_as_octal) {
+          return fmt::format("{:04o}", number->get());
+        }
+        wrong.what = "not octal";
+      }
+    }
+    return fail_at(node.source(), wrong_in_toml(key, wrong));
   }
 
   template <typename T, typename Parse>
-  Result<> take(const toml::node& node, std::string_view key, Parse parse, T& target) {
+  Result<> take(const toml::node& node, const Key& key, Parse parse, T& target) {
     RW_TRY_ASSIGN(const std::string text, scalar(node, key));
-    Result<T> value = parse(text);
+    auto value = parse(text);
     if (!value) {
-      return fail_at(node.source(), fmt::format("{}: {}", key, value.error().message));
+      return fail_at(node.source(), fmt::format("{}: {}", key.name, value.error().message));
     }
     target = std::move(*value);
     return {};
@@ -313,36 +536,37 @@ class TomlReader {
     return table;
   }
 
-  Result<> read_workers(const toml::node& node, WorkerPoolOptions& workers) {
+  Result<> read_workers(const toml::node& node, ServeConfig& config) {
     RW_TRY_ASSIGN(const toml::table* table, table_of(node, "workers"));
     RW_TRY(check_keys(*table, {"count", "cpus", "poll", "engine"}, "in [workers]"));
     if (const toml::node* count = table->get("count")) {
-      RW_TRY(take<std::uint32_t>(*count, "count", parse_workers, workers.workers));
+      RW_TRY(take(*count, workers_key("count"), parse_workers, config.worker_count));
     }
     if (const toml::node* cpus = table->get("cpus")) {
-      RW_TRY(read_cpus(*cpus, workers.cpus));
+      RW_TRY(read_cpus(*cpus, config.workers.cpus));
     }
     if (const toml::node* poll = table->get("poll")) {
-      RW_TRY_ASSIGN(workers.poll, scalar(*poll, "poll"));
-      if (const Result<PollPolicy> policy = parse_poll_policy(workers.poll); !policy) {
+      RW_TRY_ASSIGN(config.workers.poll, scalar(*poll, workers_key("poll")));
+      if (const Result<PollPolicy> policy = parse_poll_policy(config.workers.poll); !policy) {
         return fail_at(poll->source(), fmt::format("poll: {}", policy.error().message));
       }
     }
     if (const toml::node* engine = table->get("engine")) {
-      RW_TRY(take<LoopEngine>(*engine, "engine", parse_loop_engine, workers.engine));
+      RW_TRY(take(*engine, workers_key("engine"), parse_loop_engine, config.workers.engine));
     }
     return {};
   }
 
   Result<> read_cpus(const toml::node& node, std::vector<int>& cpus) {
+    const Key& key = workers_key("cpus");
     const toml::array* list = node.as_array();
     if (list == nullptr) {
-      return take<std::vector<int>>(node, "cpus", parse_cpus, cpus);
+      return take(node, key, parse_cpus, cpus);
     }
     cpus.clear();
     for (const toml::node& item : *list) {
       std::vector<int> some;
-      RW_TRY(take<std::vector<int>>(item, "cpus", parse_cpus, some));
+      RW_TRY(take(item, key, parse_cpus, some));
       cpus.insert(cpus.end(), some.begin(), some.end());
     }
     return {};
@@ -350,11 +574,11 @@ class TomlReader {
 
   Result<> read_api(const toml::node& node, ServeConfig& config) {
     RW_TRY_ASSIGN(const toml::table* table, table_of(node, "api"));
-    RW_TRY(check_keys(*table, {"socket"}, "in [api]"));
-    if (const toml::node* socket = table->get("socket")) {
-      RW_TRY_ASSIGN(config.api_socket, scalar(*socket, "socket"));
+    RW_TRY(check_keys(*table, {kApiSocket.name}, "in [api]"));
+    if (const toml::node* socket = table->get(kApiSocket.name)) {
+      RW_TRY_ASSIGN(config.api_socket, scalar(*socket, kApiSocket));
       if (config.api_socket.empty()) {
-        return fail_at(socket->source(), "socket: '' is not allowed; give the path of a Unix socket, or \"off\"");
+        return fail_at(socket->source(), bad_value(kApiSocket.name, "", kApiSocket.allowed).error().message);
       }
     }
     return {};
@@ -366,30 +590,29 @@ class TomlReader {
       return fail_at(node.source(), "disks are written as [[disk]], with two brackets, once for each disk");
     }
     for (const toml::node& item : *list) {
-      DiskOptions disk;
-      for (const auto& [key, value] : *item.as_table()) {
-        if (find_disk_key(key.str()) == nullptr) {
-          return fail_at(key.source(), unknown_key(key.str(), disk_key_names(), "of a disk").error().message);
-        }
-        RW_TRY_ASSIGN(const std::string text, scalar(value, key.str()));
-        if (Result<> set = set_disk_key(disk, key.str(), text); !set) {
-          return fail_at(value.source(), set.error().message);
-        }
-      }
-      if (Result<> complete = check_complete(disk); !complete) {
-        return fail_at(item.source(), complete.error().message);
-      }
+      RW_TRY_ASSIGN(DiskOptions disk, read_disk(*item.as_table()));
       disks.push_back(std::move(disk));
     }
     return {};
   }
 
-  static Result<std::uint32_t> parse_workers(std::string_view text) {
-    const std::uint32_t count = parse_number<std::uint32_t>(text).value_or(0);
-    if (count < 1 || count > limits::kWorkersMax) {
-      return fail(fmt::format("'{}' is not allowed; give a number from 1 to {}", text, limits::kWorkersMax));
+  Result<DiskOptions> read_disk(const toml::table& table) {
+    DiskOptions disk;
+    for (const auto& [key, value] : table) {
+      const DiskKey* known = find_disk_key(key.str());
+      if (known == nullptr) {
+        return fail_at(key.source(), unknown_disk_key(key.str()).error().message);
+      }
+      RW_TRY_ASSIGN(const std::string text, scalar(value, *known));
+      if (Result<> set = set_disk_key(disk, key.str(), text); !set) {
+        return fail_at(value.source(), set.error().message);
+      }
     }
-    return count;
+    if (Result<> complete = check_complete(disk); !complete) {
+      const bool is_size = !disk.path.empty() && !disk.socket.empty() && !check_memory_size(disk);
+      return fail_at(is_size ? table.get("path")->source() : table.source(), complete.error().message);
+    }
+    return disk;
   }
 
   const std::string& file_;
@@ -444,16 +667,11 @@ Result<DiskOptions> disk_from_json(const nlohmann::json& object) {
   }
   DiskOptions disk;
   for (const auto& [key, value] : object.items()) {
-    std::string text;
-    if (value.is_string()) {
-      text = value.get<std::string>();
-    } else if (value.is_boolean()) {
-      text = value.get<bool>() ? "on" : "off";
-    } else if (value.is_number_integer()) {
-      text = value.dump();
-    } else if (find_disk_key(key) != nullptr) {
-      return fail(fmt::format("{}: give a string, a whole number, or true or false", key));
+    const DiskKey* known = find_disk_key(key);
+    if (known == nullptr) {
+      return unknown_disk_key(key);
     }
+    RW_TRY_ASSIGN(const std::string text, text_of_json(*known, value));
     RW_TRY(set_disk_key(disk, key, text));
   }
   RW_TRY(check_complete(disk));
@@ -481,9 +699,28 @@ Result<ServeConfig> parse_config(std::string_view toml_text, const std::string& 
   TomlReader reader(file);
   const toml::parse_result parsed = toml::parse(toml_text, file);
   if (!parsed) {
-    return reader.fail_at(parsed.error().source(), parsed.error().description());
+    return reader.fail_at(
+        parsed.error().source(),
+        explain_line(toml_text, parsed.error().source().begin.line).value_or(std::string(parsed.error().description())));
   }
   return reader.read(parsed.table());
+}
+
+Result<> settle_workers(ServeConfig& config) {
+  const std::size_t cpus = config.workers.cpus.size();
+  const std::size_t workers = config.worker_count.value_or(static_cast<std::uint32_t>(std::max<std::size_t>(cpus, 1)));
+  if (cpus > workers) {
+    return fail(
+        fmt::format("{} CPUs for {} worker{}: name as many CPUs as there are workers, or fewer, or leave the number of "
+                    "workers out (--workers, or count in the file) and each CPU gets one",
+                    cpus, workers, workers == 1 ? "" : "s"));
+  }
+  if (workers > limits::kWorkersMax) {
+    return fail(
+        fmt::format("{} CPUs would have a worker each, and {} workers are the most: name fewer", cpus, limits::kWorkersMax));
+  }
+  config.workers.workers = static_cast<std::uint32_t>(workers);
+  return {};
 }
 
 Result<ServeConfig> load_config(const std::string& path) {
@@ -505,7 +742,6 @@ Result<ServeConfig> load_config(const std::string& path) {
 
 Result<std::vector<int>> parse_cpus(std::string_view text) {
   constexpr int kCpuMax = 4095;  // beyond any kernel's NR_CPUS of today; bounds what "0-999999999" could ask for
-  constexpr std::string_view kAllowed = "CPU numbers such as 0,2 or 4-7";
   std::vector<int> cpus;
   std::string_view rest = text;
   while (true) {
@@ -515,7 +751,7 @@ Result<std::vector<int>> parse_cpus(std::string_view text) {
     const std::optional<int> first = parse_number<int>(part.substr(0, dash));
     const std::optional<int> last = dash == std::string_view::npos ? first : parse_number<int>(part.substr(dash + 1));
     if (!first || !last || *first < 0 || *first > *last || *last > kCpuMax) {
-      return fail(fmt::format("'{}' is not allowed; give {}", text, kAllowed));
+      return fail(fmt::format("'{}' is not allowed; give {}", text, kCpusAllowed));
     }
     for (int cpu = *first; cpu <= *last; ++cpu) {
       cpus.push_back(cpu);
@@ -554,7 +790,7 @@ Result<Duration> parse_duration(std::string_view text) {
       return Duration{ns};
     }
   }
-  return fail(fmt::format("'{}' is not allowed; give a number with its unit, such as 5s, 500ms or 50us", text));
+  return fail(fmt::format("'{}' is not allowed; give {}", text, kDurationAllowed));
 }
 
 Result<LoopEngine> parse_loop_engine(std::string_view text) {

@@ -5,7 +5,9 @@
 // the line and the column. An unknown key is refused, with the key that was probably meant.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,8 +21,9 @@ namespace ringway {
 
 // Everything that `ringway serve` takes from its configuration file. The command line overrides and adds.
 struct ServeConfig {
-  WorkerPoolOptions workers;
-  std::string api_socket;  // empty: the default path; "off": none
+  WorkerPoolOptions workers;                  // their number comes from settle_workers()
+  std::optional<std::uint32_t> worker_count;  // absent: not said
+  std::string api_socket;                     // empty: the default path; "off": none
   Duration stop_deadline = limits::kStopDeadline;
   std::vector<DiskOptions> disks;
 };
@@ -39,6 +42,10 @@ struct ServeConfig {
 // `file` only names the text in errors.
 [[nodiscard]] Result<ServeConfig> parse_config(std::string_view toml_text, const std::string& file);
 [[nodiscard]] Result<ServeConfig> load_config(const std::string& path);
+
+// Sets workers.workers, when every source has said what it wants: `worker_count`, or else one for each CPU, or else one.
+// More workers than CPUs take them in turn. Errors: fewer workers than CPUs, one of which would then be named for nothing.
+[[nodiscard]] Result<> settle_workers(ServeConfig& config);
 
 // "0,2,4-7"
 [[nodiscard]] Result<std::vector<int>> parse_cpus(std::string_view text);

@@ -1,6 +1,7 @@
 #include "control/config.hpp"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -87,12 +88,14 @@ TEST(DiskText, EachErrorNamesKeyValueAndWhatIsAllowed) {
       {"path=a,socket=s,queues=65", "queues: '65' is not allowed; give a number from 1 to 64"},
       {"path=a,socket=s,queues=-1", "queues: '-1' is not allowed; give a number from 1 to 64"},
       {"path=a,socket=s,queues=4x", "queues: '4x' is not allowed; give a number from 1 to 64"},
-      {"path=a,socket=s,ro=maybe", "ro: 'maybe' is not allowed; give on or off"},
+      {"path=a,socket=s,ro=maybe", "ro: 'maybe' is not allowed; give on, off, true, false, yes or no"},
+      {"path=a,socket=s,ro=1", "ro: '1' is not allowed; give on, off, true, false, yes or no"},
       {"path=a,socket=s,ro,ro=off", "'ro' is given twice"},
       {"path=,socket=s", "path: '' is not allowed; give a file, a block device, ram:<size> or null:<size>"},
       {"path=a,socket=s,serial=123456789012345678901",
        "serial: '123456789012345678901' is not allowed; give 1 to 20 printable ASCII characters"},
-      {"path=a,socket=s,engine=fast", "engine: 'fast' is not allowed; give auto, io_uring, threads or inline"},
+      {"path=a,socket=s,engine=fast",
+       "engine: 'fast' is not allowed; give auto (or automatic), io_uring (or uring), threads or inline"},
       {"path=a,socket=s,block-size=1000", "block-size: '1000' is not allowed; give a power of two from 512 to 65536"},
       {"path=a,socket=s,block-size=256", "block-size: '256' is not allowed; give a power of two from 512 to 65536"},
       {"path=a,socket=s,mode=0999",
@@ -106,6 +109,40 @@ TEST(DiskText, EachErrorNamesKeyValueAndWhatIsAllowed) {
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(error_of(parse_disk(text)), message) << text;
+  }
+}
+
+TEST(DiskText, EverySpellingThatAnErrorNamesIsTaken) {
+  for (const char* on : {"on", "true", "yes"}) {
+    EXPECT_TRUE(parse_disk(fmt::format("path=a,socket=s,ro={}", on)).value_or(DiskOptions{}).read_only) << on;
+  }
+  for (const char* off : {"off", "false", "no"}) {
+    EXPECT_FALSE(parse_disk(fmt::format("path=a,socket=s,direct={}", off)).value_or(DiskOptions{}).direct) << off;
+  }
+  for (const char* engine : {"auto", "automatic", "io_uring", "uring", "threads", "inline"}) {
+    EXPECT_TRUE(parse_disk(fmt::format("path=a,socket=s,engine={}", engine))) << engine;
+  }
+  for (const char* unit : {"ns", "us", "ms", "s"}) {
+    EXPECT_TRUE(parse_duration(fmt::format("1{}", unit))) << unit;
+  }
+}
+
+TEST(DiskText, ASizeThatCantBeNamesThoseThatCan) {
+  const auto message = [](std::string_view path, unsigned block, std::string_view kind) {
+    return fmt::format(
+        "path: '{}' is not allowed; give a size that is a multiple of the block size, {}, and less than 8 EiB: a number of "
+        "bytes, or one with K, M, G, T or P, such as {}:64M",
+        path, block, kind);
+  };
+  for (const char* path : {"ram:0", "ram:", "ram:511", "ram:1000", "ram:64X", "ram:-512", "ram:1.5M", "ram:8192P"}) {
+    EXPECT_EQ(error_of(parse_disk(fmt::format("path={},socket=s", path))), message(path, 512, "ram")) << path;
+  }
+  EXPECT_EQ(error_of(parse_disk("path=null:0,socket=s")), message("null:0", 512, "null"));
+  EXPECT_EQ(error_of(parse_disk("path=ram:1536,socket=s,block-size=1024")), message("ram:1536", 1024, "ram"));
+  EXPECT_EQ(error_of(parse_config("[[disk]]\npath = 'ram:0'\nsocket = 's'\n", "h.toml")),
+            "h.toml:2:8: " + message("ram:0", 512, "ram"));
+  for (const char* path : {"ram:512", "ram:64K", "null:1P", "null:8191P", "ram:64m", "./ram:0"}) {
+    EXPECT_EQ(error_of(parse_disk(fmt::format("path={},socket=s", path))), "(no error)");
   }
 }
 
@@ -133,8 +170,18 @@ TEST(DiskJson, GoesThereAndBack) {
 TEST(DiskJson, ErrorsNameTheKey) {
   const std::vector<std::pair<const char*, std::string>> cases = {
       {"[]", R"(a disk is a JSON object such as {"path": "/srv/disk.img", "socket": "/run/vm1-disk.sock"})"},
-      {R"({"path": null})", "path: give a string, a whole number, or true or false"},
-      {R"({"queues": 1.5})", "queues: give a string, a whole number, or true or false"},
+      {R"({"path": null})",
+       R"(path: null is no value; give a file, a block device, ram:<size> or null:<size>, written "path": "/srv/vm1.img")"},
+      {R"({"path": 7})",
+       R"(path: 7 is a number; give a file, a block device, ram:<size> or null:<size>, written "path": "7")"},
+      {R"({"socket": {}})",
+       R"(socket: {...} is an object; give the path of a Unix socket, written "socket": "/run/vm1-disk.sock")"},
+      {R"({"ro": 1})", R"(ro: 1 is a number; give true or false, written "ro": true)"},
+      {R"({"mode": 432})",
+       "mode: 432 is a number; give octal permissions from 0600 to 0777 that let the owner read and write, written "
+       R"("mode": "0660")"},
+      {R"({"queues": 1.5})", R"(queues: 1.5 is a fraction; give a number from 1 to 64, written "queues": 4)"},
+      {R"({"queues": true})", R"(queues: true is true or false; give a number from 1 to 64, written "queues": 4)"},
       {R"({"queues": -3})", "queues: '-3' is not allowed; give a number from 1 to 64"},
       {R"({"path": "a.img", "socket": "/s"})",
        "path: 'a.img' is not allowed; give an absolute path: the daemon doesn't share your working directory"},
@@ -170,7 +217,7 @@ write-cache = false
                                                   "host.toml");
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_EQ(config->stop_deadline, Duration::milliseconds(750));
-  EXPECT_EQ(config->workers.workers, 2U);
+  EXPECT_EQ(config->worker_count, 2U);
   EXPECT_EQ(config->workers.cpus, (std::vector<int>{2, 4, 5}));
   EXPECT_EQ(config->workers.poll, "fixed=50us");
   EXPECT_EQ(config->workers.engine, LoopEngine::epoll);
@@ -184,7 +231,7 @@ TEST(Toml, AnEmptyFileIsTheDefaults) {
   const Result<ServeConfig> config = parse_config("", "host.toml");
   ASSERT_TRUE(config) << config.error().message;
   EXPECT_TRUE(config->disks.empty());
-  EXPECT_EQ(config->workers.workers, 1U);
+  EXPECT_EQ(config->worker_count, std::nullopt);
   EXPECT_EQ(config->stop_deadline, limits::kStopDeadline);
 }
 
@@ -203,16 +250,117 @@ TEST(Toml, EachErrorNamesLineAndColumn) {
       {"[disk]\npath = 'a'\n", "h.toml:1:1: disks are written as [[disk]], with two brackets, once for each disk"},
       {"[[disk]]\npath = 'a'\nsocket = 's'\nqueues = 99\n",
        "h.toml:4:10: queues: '99' is not allowed; give a number from 1 to 64"},
-      {"[[disk]]\npath = 'a'\nsocket = 1.5\n", "h.toml:3:10: socket: give a string, a whole number, or true or false"},
+      {"[[disk]]\npath = 'a'\nsocket = 1.5\n",
+       "h.toml:3:10: socket: 1.5 is a fraction; give the path of a Unix socket, written socket = \"1.5\""},
       {"[[disk]]\npath = 'a'\n", "h.toml:1:1: the disk 'a' needs socket=<path>, the Unix socket where the VMM finds it"},
       {"stop-deadline = '5'\n",
-       "h.toml:1:17: stop-deadline: '5' is not allowed; give a number with its unit, such as 5s, 500ms or 50us"},
+       "h.toml:1:17: stop-deadline: '5' is not allowed; give a number with its unit (ns, us, ms or s), such as 5s or 500ms"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(error_of(parse_config(text, "h.toml")), message) << text;
   }
   // The parser's own words, so only the place is asserted.
   EXPECT_TRUE(error_of(parse_config("[workers]\ncount = = 2\n", "h.toml")).starts_with("h.toml:2:9: "));
+}
+
+TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
+  constexpr std::string_view kImage = "a file, a block device, ram:<size> or null:<size>";
+  constexpr std::string_view kMode = "octal permissions from 0600 to 0777 that let the owner read and write";
+  // The line, its section, and what is said behind "h.toml:2:<column>: ".
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
+      {"[[disk]]", "socket = 5", R"(socket: 5 is a number; give the path of a Unix socket, written socket = "5")"},
+      {"[[disk]]", "path = 7", fmt::format(R"(path: 7 is a number; give {}, written path = "7")", kImage)},
+      {"[[disk]]", "path = true", fmt::format(R"(path: true is true or false; give {}, written path = "true")", kImage)},
+      {"[[disk]]", "path = ['a']", fmt::format(R"(path: [...] is a list; give {}, written path = "/srv/vm1.img")", kImage)},
+      {"[[disk]]", "path = {a=1}",
+       fmt::format(R"(path: {{...}} is a table; give {}, written path = "/srv/vm1.img")", kImage)},
+      {"[[disk]]", "serial = 2026-11-30",
+       R"(serial: 2026-11-30 is a date or time; give 1 to 20 printable ASCII characters, written serial = "2026-11-30")"},
+      {"[[disk]]", "engine = 5",
+       "engine: 5 is a number; give auto (or automatic), io_uring (or uring), threads or inline, written engine = "
+       "\"threads\""},
+      {"[[disk]]", "ro = 'true'", R"(ro: "true" is a string; give true or false, written ro = true)"},
+      {"[[disk]]", "direct = \"off\"", R"(direct: "off" is a string; give true or false, written direct = false)"},
+      {"[[disk]]", "ro = 0", "ro: 0 is a number; give true or false, written ro = false"},
+      {"[[disk]]", "queues = '3'", R"(queues: "3" is a string; give a number from 1 to 64, written queues = 3)"},
+      {"[[disk]]", "queues = 4.0", "queues: 4.0 is a fraction; give a number from 1 to 64, written queues = 4"},
+      {"[[disk]]", "mode = 640",
+       fmt::format(R"(mode: 640 is not octal; give {}, written mode = 0o640 or mode = "640")", kMode)},
+      {"[[disk]]", "mode = true",
+       fmt::format(R"(mode: true is true or false; give {}, written mode = 0o660 or mode = "0660")", kMode)},
+      {"[workers]", "count = '2'", R"(count: "2" is a string; give a number from 1 to 256, written count = 2)"},
+      {"[workers]", "cpus = true",
+       "cpus: true is true or false; give CPU numbers such as 0,2 or 4-7, written cpus = [2, 3]"},
+      {"[workers]", "poll = 50",
+       R"(poll: 50 is a number; give never, always, or a time such as fixed=50us, written poll = "fixed=50us")"},
+      {"[workers]", "engine = false",
+       R"(engine: false is true or false; give auto, io_uring or epoll, written engine = "auto")"},
+      {"[api]", "socket = 5", R"(socket: 5 is a number; give the path of a Unix socket, or "off", written socket = "5")"},
+      {"", "stop-deadline = 5",
+       "stop-deadline: 5 is a number; give a number with its unit (ns, us, ms or s), such as 5s or 500ms, written "
+       "stop-deadline = \"5s\""},
+      // No TOML at all.
+      {"[[disk]]", "path = /srv/a.img  # the root",
+       fmt::format(R"(path: /srv/a.img is not in quotes; give {}, written path = "/srv/a.img")", kImage)},
+      {"[[disk]]", "path = disk.img",
+       fmt::format(R"(path: disk.img is not in quotes; give {}, written path = "disk.img")", kImage)},
+      {"[[disk]]",
+       "socket = ", R"(socket: a value is missing; give the path of a Unix socket, written socket = "/run/vm1-disk.sock")"},
+      {"[[disk]]", "mode = 0660",
+       fmt::format(R"(mode: 0660 is not a value in TOML; give {}, written mode = 0o660 or mode = "0660")", kMode)},
+      {"[[disk]]", "ro = on", "ro: on is not a value in TOML; give true or false, written ro = true"},
+      {"[[disk]]", "direct = no", "direct: no is not a value in TOML; give true or false, written direct = false"},
+      {"[[disk]]", "queues = 04", "queues: 04 is not a value in TOML; give a number from 1 to 64, written queues = 4"},
+      {"[workers]", "cpus = 0,1",
+       R"(cpus: 0,1 is not in quotes; give CPU numbers such as 0,2 or 4-7, written cpus = "0,1")"},
+      {"[workers]", "engine = epoll",
+       R"(engine: epoll is not in quotes; give auto, io_uring or epoll, written engine = "epoll")"},
+      {"[ api ]", "socket = off",
+       R"(socket: off is not in quotes; give the path of a Unix socket, or "off", written socket = "off")"},
+      {"", "stop-deadline = 5s",
+       "stop-deadline: 5s is not in quotes; give a number with its unit (ns, us, ms or s), such as 5s or 500ms, written "
+       "stop-deadline = \"5s\""},
+  };
+  for (const auto& [section, line, message] : cases) {
+    const std::string error = error_of(parse_config(fmt::format("{}\n{}\n", section, line), "h.toml"));
+    EXPECT_THAT(error, ::testing::StartsWith("h.toml:2:")) << line;
+    EXPECT_THAT(error, ::testing::EndsWith(": " + message)) << line;
+    // What it advises is right.
+    const std::string advice = message.substr(message.find(", written ") + 10);
+    const std::string advised = advice.substr(0, advice.find(" or mode"));
+    const std::string rest = section == "[[disk]]" && !advised.starts_with("path") ? "path = 'a'\n" : "";
+    const std::string socket = section == "[[disk]]" && !advised.starts_with("socket") ? "socket = 's'\n" : "";
+    EXPECT_EQ(error_of(parse_config(fmt::format("{}\n{}\n{}{}", section, advised, rest, socket), "h.toml")), "(no error)")
+        << line;
+  }
+  // Not a value of ours: the parser's own words.
+  for (const char* line : {"path = \"/srv/a.img", "bananas = on", "path /srv/a.img"}) {
+    const std::string error = error_of(parse_config(fmt::format("[[disk]]\n{}\n", line), "h.toml"));
+    EXPECT_THAT(error, ::testing::StartsWith("h.toml:2:")) << line;
+    EXPECT_THAT(error, ::testing::Not(::testing::HasSubstr("written"))) << line;
+  }
+}
+
+TEST(Workers, OneForEachCpuUnlessTheirNumberIsGiven) {
+  const auto settled = [](std::optional<std::uint32_t> count, std::vector<int> cpus) {
+    ServeConfig config;
+    config.worker_count = count;
+    config.workers.cpus = std::move(cpus);
+    const Result<> result = settle_workers(config);
+    return result ? fmt::to_string(config.workers.workers) : result.error().message;
+  };
+  EXPECT_EQ(settled({}, {}), "1");
+  EXPECT_EQ(settled({}, {7}), "1");
+  EXPECT_EQ(settled({}, {0, 1, 5}), "3");
+  EXPECT_EQ(settled(3, {}), "3");
+  EXPECT_EQ(settled(3, {0, 1, 5}), "3");
+  EXPECT_EQ(settled(4, {0, 1}), "4");  // in turn
+  EXPECT_EQ(settled(1, {0, 1}),
+            "2 CPUs for 1 worker: name as many CPUs as there are workers, or fewer, or leave the number of workers out "
+            "(--workers, or count in the file) and each CPU gets one");
+  EXPECT_EQ(settled({}, std::vector<int>(256)), "256");
+  EXPECT_EQ(settled({}, std::vector<int>(257)),
+            "257 CPUs would have a worker each, and 256 workers are the most: name fewer");
 }
 
 TEST(Toml, AMissingFileIsNamed) {
@@ -236,7 +384,7 @@ TEST(Words, Durations) {
   EXPECT_EQ(*parse_duration("0s"), Duration{});
   for (const char* bad : {"", "5", "s", "-5s", "5 s", "1.5s", "99999999999999s", "5m"}) {
     EXPECT_EQ(error_of(parse_duration(bad)),
-              fmt::format("'{}' is not allowed; give a number with its unit, such as 5s, 500ms or 50us", bad));
+              fmt::format("'{}' is not allowed; give a number with its unit (ns, us, ms or s), such as 5s or 500ms", bad));
   }
 }
 

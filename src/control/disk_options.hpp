@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backend/blk/make_store.hpp"
+#include "base/result.hpp"
 
 namespace ringway {
 
@@ -37,6 +38,9 @@ struct DiskOptions {
 // Names stand in URLs, log lines and tables.
 inline constexpr std::size_t kDiskNameBytesMax = 64;
 [[nodiscard]] bool is_disk_name(std::string_view name) noexcept;
+
+// Errors: "ram:…" or "null:…" with a size that no such disk can have. Of files it says nothing.
+[[nodiscard]] Result<> check_memory_size(const DiskOptions& disk);
 
 // True for images that are files or devices, false for "ram:…" and "null:…".
 [[nodiscard]] bool is_file_image(std::string_view path) noexcept;

@@ -12,6 +12,7 @@
 #include "control/host.hpp"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -29,6 +30,7 @@
 #include <thread>
 
 #include "base/check.hpp"
+#include "base/foreign.hpp"
 #include "control/api.hpp"
 #include "control/report.hpp"
 #include "guest/sigbus.hpp"
@@ -50,6 +52,52 @@ void raise_descriptor_limit() {
       spdlog::warn("can't raise RLIMIT_NOFILE to {}: {}", limit.rlim_max,
                    std::error_code(errno, std::generic_category()).message());
     }
+  }
+}
+
+// Signals that come so close together are one: GNU timeout sends SIGTERM to its child and to the group, a terminal SIGINT to
+// all of a pipeline, some of whose members pass it on.
+constexpr Duration kOneSignal = Duration::milliseconds(100);
+
+// A disk and its image, for who looks at images on another thread.
+struct HeldImage {
+  std::string disk, path;
+};
+
+// An image that a disk of ours holds already is locked by "this process itself", which doesn't say which one. Blocks on slow
+// storage.
+Result<BlkStoreChoice> open_store(const BlkStoreOptions& options, const std::vector<HeldImage>& held) {
+  Result<BlkStoreChoice> choice = make_blk_store(options);
+  if (choice || !is_file_image(options.path)) {
+    return choice;
+  }
+  const auto holder = std::ranges::find_if(held, [&](const HeldImage& image) {
+    std::error_code ignored;
+    return std::filesystem::equivalent(image.path, options.path, ignored);
+  });
+  if (holder != held.end()) {
+    choice.error().message += fmt::format("; disk '{}' of this process serves it", holder->disk);
+  }
+  return choice;
+}
+
+// Where address space is limited (ulimit -v), guests may have most of it. Each thread that allocates or frees would reserve
+// 64 MiB for a heap of its own.
+void share_heaps_in_a_small_address_space() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    static_cast<void>(mallopt(M_ARENA_MAX, 2));
+  }
+}
+
+void warn_of_descriptor_limit() {
+  const auto [wanted, possible] = ForeignHoldings::divided();
+  if (wanted > possible) {
+    spdlog::warn(
+        "the limit of open files leaves {} to front-ends, and the disks may need {}: one of them may find too few when "
+        "others "
+        "have taken many; raise the limit (ulimit -Hn, systemd: LimitNOFILE=) by {}, or serve fewer disks",
+        possible, wanted, wanted - possible);
   }
 }
 
@@ -170,6 +218,7 @@ class Host::Daemon {
    private:
     void on_signal(int number);
     Daemon& daemon_;
+    Instant ending_since_;  // by a signal
     UniqueFd fd_;
     WatchId watch_;
     sigset_t previous_mask_{};
@@ -181,6 +230,7 @@ class Host::Daemon {
   HostError no_such_disk(const std::string& name) const;
   HostResult<> admit(DiskOptions& disk);  // gives it a name
   std::string unique_name(const std::string& wanted) const;
+  std::vector<HeldImage> held_images() const;
   Result<> create_device(Disk& disk, BlkStoreChoice choice);
   Result<> create_endpoint(Disk& disk);
   void start_serving(Disk& disk);
@@ -221,6 +271,7 @@ class Host::Daemon {
 
 Result<std::unique_ptr<Host::Daemon>> Host::Daemon::create(HostOptions options) {
   raise_descriptor_limit();
+  share_heaps_in_a_small_address_space();
   // A front-end that goes away in the middle of our reply is no reason to die.
   std::signal(SIGPIPE, SIG_IGN);
   // A write beyond a limit on file sizes (ulimit -f, LimitFSIZE=) is that guest's I/O error, not our end.
@@ -365,9 +416,13 @@ void Host::Daemon::SignalWatch::on_ready(std::uint32_t /*events*/) noexcept {
 void Host::Daemon::SignalWatch::on_signal(int number) {
   if (number == SIGUSR1) {
     daemon_.report();
-  } else if (!daemon_.ending_) {
+    return;
+  }
+  const Instant now = clock_now();
+  if (!daemon_.ending_) {
+    ending_since_ = now;
     daemon_.quit(fmt::format("SIG{}", sigabbrev_np(number)));
-  } else {
+  } else if (now - ending_since_ >= kOneSignal) {
     daemon_.quit_now(fmt::format("a second SIG{}", sigabbrev_np(number)));
   }
 }
@@ -389,6 +444,16 @@ std::string Host::Daemon::unique_name(const std::string& wanted) const {
     name = fmt::format("{}-{}", wanted, suffix);
   }
   return name;
+}
+
+std::vector<HeldImage> Host::Daemon::held_images() const {
+  std::vector<HeldImage> held;
+  for (const auto& [name, disk] : disks_) {
+    if (is_file_image(disk->options.path)) {
+      held.push_back({name, disk->options.path});
+    }
+  }
+  return held;
 }
 
 HostResult<> Host::Daemon::admit(DiskOptions& disk) {
@@ -464,7 +529,7 @@ Result<> Host::Daemon::add_disks(std::vector<DiskOptions> disks) {
       }
       auto disk = std::make_unique<Disk>();
       disk->options = options;
-      Result<BlkStoreChoice> choice = make_blk_store(store_options(options, workers_->has_uring()));
+      Result<BlkStoreChoice> choice = open_store(store_options(options, workers_->has_uring()), held_images());
       Result<> made = choice ? create_device(*disk, std::move(*choice)) : std::unexpected(choice.error());
       if (!made) {
         return std::unexpected(Error{made.error().code, fmt::format("disk '{}': {}", options.name, made.error().message)});
@@ -489,6 +554,7 @@ Result<> Host::Daemon::add_disks(std::vector<DiskOptions> disks) {
       start_removal(disk);  // ~Host lets it end
     }
   }
+  warn_of_descriptor_limit();
   return added;
 }
 
@@ -503,11 +569,12 @@ void Host::Daemon::add_disk(DiskOptions options, std::move_only_function<void(Ho
   auto answer = std::make_shared<std::move_only_function<void(HostResult<std::string>)>>(std::move(done));
   try {
     // The thread touches nothing of ours but the mailbox, which outlives it unless the daemon is abandoned.
-    disk->helper = std::thread([this, name = options.name, store = store_options(options, workers_->has_uring()), answer] {
-      mailbox_->post([this, name, answer, choice = make_blk_store(store)]() mutable {
-        on_opened(name, std::move(choice), std::move(*answer));
-      });
-    });
+    disk->helper = std::thread(
+        [this, name = options.name, store = store_options(options, workers_->has_uring()), held = held_images(), answer] {
+          mailbox_->post([this, name, answer, choice = open_store(store, held)]() mutable {
+            on_opened(name, std::move(choice), std::move(*answer));
+          });
+        });
   } catch (const std::system_error& error) {
     (*answer)(
         std::unexpected(refuse(HostRefusal::not_possible, fmt::format("disk '{}': can't start a thread to open '{}': {}",
@@ -530,6 +597,7 @@ void Host::Daemon::on_opened(const std::string& name, Result<BlkStoreChoice> cho
   }
   if (made && !ending_) {
     start_serving(disk);
+    warn_of_descriptor_limit();
     done(name);
     return;
   }

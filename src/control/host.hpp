@@ -31,8 +31,8 @@ namespace ringway {
 struct HostOptions {
   WorkerPoolOptions workers;
   Duration stop_deadline = limits::kStopDeadline;  // of one ring (GET_VRING_BASE) and of the drain at the end
-  // SIGTERM, SIGINT, SIGHUP: drain; the second one: end at once. SIGUSR1: on_report. Blocks them in the calling thread, and
-  // so in all threads that it starts. An embedding process leaves this off.
+  // SIGTERM, SIGINT, SIGHUP: drain; a second one, 100 ms later or more: end at once. SIGUSR1: on_report. Blocks them in the
+  // calling thread, and so in all threads that it starts. An embedding process leaves this off.
   bool handle_signals = false;
   // Path of the local API's socket; empty: none. It is served from the first turn of run() on.
   std::string api_socket;

@@ -106,7 +106,13 @@ TEST(Host, AnImageIsNotServedTwiceForWriting) {
   const HostResult<std::string> added = host.add(test_disk(image, directory.file("b.sock"), "b"));
   ASSERT_FALSE(added);
   EXPECT_EQ(added.error().refusal, HostRefusal::not_possible);
-  EXPECT_THAT(added.error().message, HasSubstr("is locked by"));
+  EXPECT_THAT(added.error().message, HasSubstr("is locked by this process itself"));
+  EXPECT_THAT(added.error().message, ::testing::EndsWith("; disk 'a' of this process serves it"));
+  // By another name too.
+  std::filesystem::create_symlink(image, directory.file("link.img"));
+  const HostResult<std::string> link = host.add(test_disk(directory.file("link.img"), directory.file("b.sock"), "b"));
+  ASSERT_FALSE(link);
+  EXPECT_THAT(link.error().message, ::testing::EndsWith("; disk 'a' of this process serves it"));
   // The name is free again.
   EXPECT_TRUE(host.add(test_disk("null:1M", directory.file("b.sock"), "b")));
 }

@@ -89,7 +89,7 @@ Result<> lock(const ImageFile& image, const struct stat& file) {
     }
     if (errno != EAGAIN && errno != EACCES) {
       return fail_errno(errno,
-                        fmt::format("lock '{}' (its file system may have no locks; lock=off goes without)", image.path));
+                        fmt::format("lock '{}' (its file system may have no record locks; put the image on one that has)", image.path));
     }
     holders = processes_with_open_file(file);
     if (holders.empty()) {
