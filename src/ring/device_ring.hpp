@@ -34,6 +34,9 @@ class DeviceRing {
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept {
     return packed_layout_ ? packed_.pop(map, chain) : split_.pop(map, chain);
   }
+  // Takes a pop() back, of the chain popped last among those not yet taken back; that may be done with several, newest
+  // first. The next pop() gives it again. Not for chains that an in-flight region knows of.
+  void unpop(ChainId id) noexcept { packed_layout_ ? packed_.unpop(id) : split_.unpop(id); }
   // Take up a chain that was popped in an earlier life of the device and is named by the in-flight region. Call before the
   // first pop(), in the order in which the chains were popped. Split: the descriptors still stand in the ring. Packed: used
   // elements may have overwritten them, so copies are needed.
@@ -75,8 +78,11 @@ class DeviceRing {
   [[nodiscard]] bool settle_call() noexcept { return packed_layout_ ? packed_.settle_call() : split_.settle_call(); }
 
   void suppress_kicks() noexcept { packed_layout_ ? packed_.suppress_kicks() : split_.suppress_kicks(); }
-  // Asks the driver for kicks, then (full fence) looks again: true if there is a chain to pop already.
-  [[nodiscard]] bool arm_kicks() noexcept { return packed_layout_ ? packed_.arm_kicks() : split_.arm_kicks(); }
+  // Asks the driver for kicks, then (full fence) looks again: true if there is a chain to pop already. With `beyond`: for who
+  // has found that many chains available, and needs more than those.
+  [[nodiscard]] bool arm_kicks(ChainCount beyond = {}) noexcept {
+    return packed_layout_ ? packed_.arm_kicks(beyond) : split_.arm_kicks(beyond);
+  }
   [[nodiscard]] bool has_work() const noexcept { return packed_layout_ ? packed_.has_work() : split_.has_work(); }
 
   // Chains popped and not yet pushed as used.

@@ -131,6 +131,127 @@ class DeviceRingTest : public ::testing::TestWithParam<bool> {
 
 // --- chains ---
 
+// Around the ring several times, with chains of one to three descriptors, with and without IN_ORDER.
+TEST_P(DeviceRingTest, UnpoppedChainsComeAgain) {
+  for (const bool in_order : {false, true}) {
+    start({.event_index = true, .in_order = in_order});
+    std::uint64_t token = 0;
+    std::uint64_t reaped = 0;
+    for (std::uint32_t round = 0; round < 100; ++round) {
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        std::array<DriverBuffer, 3> buffers;
+        buffers.fill({.address = GuestAddress{data()}, .bytes = 1 + i});
+        ASSERT_TRUE(driver_->add(std::span(buffers).first(1 + (round + i) % 3), ++token));
+      }
+      static_cast<void>(driver_->publish());
+      const std::uint32_t base = device_->base();
+      std::vector<ChainId> popped;
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        ASSERT_EQ(pop(), PopStatus::chain);
+        popped.push_back(chain_.id());
+      }
+      ASSERT_EQ(pop(), PopStatus::empty);
+      if (!in_order || round % 2 == 0) {
+        device_->push_used(popped[0], 1);
+      }
+      const std::uint32_t back = 1 + round % 3;
+      for (std::uint32_t i = 0; i < back; ++i) {
+        device_->unpop(popped[3 - i]);
+      }
+      EXPECT_TRUE(device_->has_work());
+      EXPECT_NE(device_->base(), base);
+      for (std::uint32_t i = 4 - back; i < 4; ++i) {
+        ASSERT_EQ(pop(), PopStatus::chain);
+        EXPECT_EQ(chain_.id().head, popped[i].head);
+        EXPECT_EQ(chain_.id().descriptors, popped[i].descriptors);
+        EXPECT_EQ(chain_.readable_bytes(), (1 + i) * popped[i].descriptors);
+      }
+      for (std::uint32_t i = (!in_order || round % 2 == 0) ? 1 : 0; i < 4; ++i) {
+        device_->push_used(popped[i], 1);
+      }
+      device_->publish();
+      EXPECT_EQ(device_->in_flight(), 0U);
+      UsedElement used;
+      while (driver_->take_used(used)) {
+        EXPECT_EQ(used.token, ++reaped);
+      }
+    }
+    EXPECT_EQ(reaped, token);
+  }
+}
+
+// Who waits for more buffers than there are is not woken by those, but by the first one more.
+TEST_P(DeviceRingTest, ArmsForMoreThanIsThere) {
+  for (const bool event_index : {false, true}) {
+    start({.event_index = event_index});
+    for (std::uint32_t round = 0; round < 40; ++round) {
+      add_one();
+      add_one();
+      static_cast<void>(driver_->publish());
+      ChainCount found;
+      std::vector<ChainId> popped;
+      while (pop() == PopStatus::chain) {
+        popped.push_back(chain_.id());
+        found.add(chain_.id());
+      }
+      ASSERT_EQ(found.chains, 2);
+      device_->unpop(popped[1]);
+      device_->unpop(popped[0]);
+      EXPECT_FALSE(device_->arm_kicks(found));
+      add_one();
+      EXPECT_TRUE(driver_->publish()) << "the kick that was asked for";
+      EXPECT_TRUE(device_->arm_kicks(found)) << "found without the kick";
+      device_->suppress_kicks();
+      for (std::uint32_t i = 0; i < 3; ++i) {
+        ASSERT_EQ(pop(), PopStatus::chain);
+        device_->push_used(chain_.id(), 0);
+      }
+      device_->publish();
+      while (take_one()) {
+      }
+    }
+  }
+}
+
+TEST_P(DeviceRingTest, UnpoppedChainOfABrokenRingLeavesItBroken) {
+  if (packed()) {
+    GTEST_SKIP() << "a bad head is the simplest fault, and a packed ring has none";
+  }
+  raw_->offer({{data(), 16, 0}});
+  ASSERT_EQ(pop(), PopStatus::chain);
+  const std::uint32_t base = device_->base();
+  const ChainId id = chain_.id();
+  raw_->offer_head(kSize + 1);
+  ASSERT_EQ(pop(), PopStatus::ring_fault);
+  device_->unpop(id);
+  EXPECT_NE(device_->base(), base);
+  EXPECT_EQ(device_->in_flight(), 0U);
+  EXPECT_EQ(pop(), PopStatus::ring_fault);
+  EXPECT_FALSE(device_->has_work());
+}
+
+TEST_P(DeviceRingTest, KeptChainsStayAndFollowEachOther) {
+  chain_ = Chain(64);
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    raw_->offer({{data(i * 512), 16, kWrite | kNext}, {data(i * 512 + 100), 32, kWrite}});
+  }
+  std::vector<std::span<const iovec>> kept;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(chain_.can_keep());
+    ASSERT_EQ(pop(), PopStatus::chain);
+    kept.push_back(chain_.writable());
+    chain_.keep();
+  }
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    EXPECT_THAT(kept[i], ElementsAre(at(data(i * 512), 16), at(data(i * 512 + 100), 32)));
+    EXPECT_EQ(kept[i].data(), kept[0].data() + i * 2);
+  }
+  chain_.let_go();
+  raw_->offer({{data(), 1, kWrite}});
+  ASSERT_EQ(pop(), PopStatus::chain);
+  EXPECT_EQ(chain_.writable().data(), kept[0].data());
+}
+
 TEST_P(DeviceRingTest, NewRingIsEmpty) {
   EXPECT_EQ(pop(), PopStatus::empty);
   EXPECT_FALSE(device_->has_work());

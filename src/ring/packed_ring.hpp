@@ -49,6 +49,14 @@ struct PackedPosition {
     }
     index = static_cast<std::uint16_t>(next);
   }
+  void go_back(std::uint32_t descriptors, std::uint32_t size) noexcept {
+    if (descriptors > index) {
+      index = static_cast<std::uint16_t>(index + size - descriptors);
+      wrap = !wrap;
+    } else {
+      index = static_cast<std::uint16_t>(index - descriptors);
+    }
+  }
   // As in the event areas and in SET_VRING_BASE: 15 bits of index, the wrap counter above.
   [[nodiscard]] std::uint16_t encode() const noexcept { return static_cast<std::uint16_t>(index | (wrap ? 0x8000U : 0U)); }
   [[nodiscard]] static PackedPosition decode(std::uint16_t value) noexcept {
@@ -93,6 +101,7 @@ class PackedRing {
   [[nodiscard]] std::span<const spec::PackedDescriptor> last_descriptors() const noexcept {
     return {kept_.get(), kept_ == nullptr ? 0 : kept_count_};
   }
+  void unpop(ChainId id) noexcept;
   void push_used(ChainId id, std::uint32_t written_bytes) noexcept;
   [[nodiscard]] bool has_unpublished() const noexcept { return unpublished_ != 0; }
   [[nodiscard]] std::uint32_t unpublished() const noexcept { return unpublished_; }
@@ -101,7 +110,7 @@ class PackedRing {
   [[nodiscard]] bool must_settle() const noexcept { return uncalled_ != 0; }
   [[nodiscard]] bool settle_call() noexcept;
   void suppress_kicks() noexcept;
-  [[nodiscard]] bool arm_kicks() noexcept;
+  [[nodiscard]] bool arm_kicks(ChainCount beyond) noexcept;
   [[nodiscard]] bool has_work() const noexcept;
   [[nodiscard]] std::uint32_t in_flight() const noexcept { return in_flight_; }
   [[nodiscard]] std::uint32_t base() const noexcept {
@@ -123,9 +132,9 @@ class PackedRing {
   }
   // Acquire pairs with the driver's release store of (or its write barrier before) these flags, §2.8.21.1. The whole word is
   // loaded, as our own driver stores it: ThreadSanitizer pairs accesses of one address only.
-  [[nodiscard]] bool available() const noexcept {
-    const auto word = guest::load_acquire<std::uint64_t>(descriptor_at(next_avail_.index) + kHighWord);
-    return (word >> 48U & kPackedStateFlags) == next_avail_.avail_flags();
+  [[nodiscard]] bool available(PackedPosition at) const noexcept {
+    const auto word = guest::load_acquire<std::uint64_t>(descriptor_at(at.index) + kHighWord);
+    return (word >> 48U & kPackedStateFlags) == at.avail_flags();
   }
   // Takes the descriptors that `next()` gives, `room` at most. False, with the ring stopped, on a ring fault.
   template <typename Next>
@@ -204,7 +213,7 @@ inline PopStatus PackedRing::pop(const RegionMap& map, Chain& chain) noexcept {
   if (RW_UNLIKELY(ring_fault_ != RingFault::none)) {
     return PopStatus::ring_fault;
   }
-  if (!available()) {
+  if (!available(next_avail_)) {
     return PopStatus::empty;
   }
   // All descriptors are out, so there is none that the driver could have made available.
@@ -226,6 +235,16 @@ inline PopStatus PackedRing::pop(const RegionMap& map, Chain& chain) noexcept {
     next_avail_.advance(chain.id().descriptors, layout_.size);
   }
   return status;
+}
+
+inline void PackedRing::unpop(ChainId id) noexcept {
+  RW_DCHECK(in_flight_ != 0 && outstanding_ >= id.descriptors);
+  --in_flight_;
+  outstanding_ -= id.descriptors;
+  next_avail_.go_back(id.descriptors, layout_.size);
+  if (RW_UNLIKELY(order_.active())) {
+    order_.unpopped();
+  }
 }
 
 inline void PackedRing::emit_used(ChainId id, std::uint32_t written_bytes) noexcept {
@@ -296,19 +315,25 @@ inline void PackedRing::suppress_kicks() noexcept {
   guest::store(layout_.device_area, event_word(0, spec::kEventFlagsDisable));
 }
 
-inline bool PackedRing::arm_kicks() noexcept {
+inline bool PackedRing::arm_kicks(ChainCount beyond) noexcept {
   kicks_armed_ = true;
   event_unlogged_ = true;
-  guest::store(layout_.device_area, event_index_ ? event_word(next_avail_.encode(), spec::kEventFlagsDesc)
+  PackedPosition awaited = next_avail_;
+  awaited.advance(beyond.descriptors, layout_.size);
+  guest::store(layout_.device_area, event_index_ ? event_word(awaited.encode(), spec::kEventFlagsDesc)
                                                  : event_word(0, spec::kEventFlagsEnable));
   // Between the store above and the load of the next descriptor's flags. Partner: the driver's full fence between making a
   // descriptor available and its load of the device event area, §2.8.21.3.1.
   full_fence();
-  return has_work();
+  if (RW_LIKELY(beyond.chains == 0)) {
+    return has_work();
+  }
+  // Once all descriptors are out the awaited one is the first of those, and the driver has none to give.
+  return ring_fault_ == RingFault::none && outstanding_ + beyond.descriptors < layout_.size && available(awaited);
 }
 
 inline bool PackedRing::has_work() const noexcept {
-  return ring_fault_ == RingFault::none && available();
+  return ring_fault_ == RingFault::none && available(next_avail_);
 }
 
 }  // namespace ringway

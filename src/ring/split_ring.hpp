@@ -39,6 +39,7 @@ class SplitRing {
 
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept;
   [[nodiscard]] PopStatus reread(std::uint16_t head, const RegionMap& map, Chain& chain) noexcept;
+  void unpop(ChainId id) noexcept;
   void push_used(ChainId id, std::uint32_t written_bytes) noexcept;
   [[nodiscard]] bool has_unpublished() const noexcept { return next_used_ != published_used_; }
   [[nodiscard]] std::uint32_t unpublished() const noexcept {
@@ -49,7 +50,7 @@ class SplitRing {
   [[nodiscard]] bool must_settle() const noexcept { return uncalled_ != 0; }
   [[nodiscard]] bool settle_call() noexcept;
   void suppress_kicks() noexcept;
-  [[nodiscard]] bool arm_kicks() noexcept;
+  [[nodiscard]] bool arm_kicks(ChainCount beyond) noexcept;
   [[nodiscard]] bool has_work() const noexcept;
   [[nodiscard]] std::uint32_t in_flight() const noexcept { return in_flight_; }
   [[nodiscard]] std::uint32_t base() const noexcept { return next_avail_; }
@@ -202,6 +203,19 @@ inline PopStatus SplitRing::pop(const RegionMap& map, Chain& chain) noexcept {
   return status;
 }
 
+inline void SplitRing::unpop(ChainId /*the newest*/) noexcept {
+  RW_DCHECK(in_flight_ != 0);
+  if (RW_UNLIKELY(ring_fault_ != RingFault::none)) {
+    --avail_seen_;  // see stop()
+  }
+  --next_avail_;
+  --in_flight_;
+  --outstanding_;
+  if (RW_UNLIKELY(order_.active())) {
+    order_.unpopped();
+  }
+}
+
 inline PopStatus SplitRing::reread(std::uint16_t head, const RegionMap& map, Chain& chain) noexcept {
   if (RW_UNLIKELY(ring_fault_ != RingFault::none)) {
     return PopStatus::ring_fault;
@@ -314,18 +328,24 @@ inline void SplitRing::suppress_kicks() noexcept {
   }
 }
 
-inline bool SplitRing::arm_kicks() noexcept {
+inline bool SplitRing::arm_kicks(ChainCount beyond) noexcept {
   kicks_armed_ = true;
   event_unlogged_ = true;
+  const auto awaited = static_cast<std::uint16_t>(next_avail_ + beyond.chains);
   if (event_index_) {
-    guest::store(avail_event(), next_avail_);
+    guest::store(avail_event(), awaited);
   } else {
     guest::store(layout_.device_area + kFlags, std::uint16_t{0});
   }
   // Between the store above and the load of avail idx. Partner: the driver's full fence between its store of avail idx and
   // its load of avail event (or used flags), §2.7.13.4.1.
   full_fence();
-  return has_work();
+  if (RW_LIKELY(beyond.chains == 0)) {
+    return has_work();
+  }
+  const auto ready =
+      static_cast<std::uint16_t>(guest::load_acquire<std::uint16_t>(layout_.driver_area + kIndex) - next_avail_);
+  return ring_fault_ == RingFault::none && ready > beyond.chains;
 }
 
 inline bool SplitRing::has_work() const noexcept {

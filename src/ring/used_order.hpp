@@ -33,6 +33,12 @@ class UsedOrder {
     ++waiting_;
   }
 
+  // The chain popped last is taken back.
+  void unpopped() noexcept {
+    RW_DCHECK(waiting_ != 0);
+    --waiting_;
+  }
+
   // A chain is complete: calls emit(ChainId, std::uint32_t written_bytes) for each chain whose turn has come by it.
   template <typename Emit>
   void pushed(ChainId id, std::uint32_t written_bytes, Emit emit) noexcept {
