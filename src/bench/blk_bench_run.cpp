@@ -130,7 +130,7 @@ class BenchThread {
   std::uint32_t sectors_per_block_;
   Prng random_;
   std::vector<QueueWork> queues_;
-  std::vector<BlkDriverQueue*> raw_queues_;
+  std::vector<DriverQueue*> raw_queues_;
   std::optional<std::uint64_t> requests_max_;  // of the timed pass
   pid_t backend_pid_ = 0;
 
@@ -426,7 +426,7 @@ Result<> BenchThread::check_alive(Instant now) {
 void BenchThread::wait(Instant now) {
   const Instant deadline = std::max(now, last_progress_) + kLookPeriod;
   const bool ready =
-      raw_queues_.size() == 1 ? raw_queues_.front()->wait(deadline) : BlkDriverQueue::wait_any(raw_queues_, deadline);
+      raw_queues_.size() == 1 ? raw_queues_.front()->wait(deadline) : DriverQueue::wait_any(raw_queues_, deadline);
   if (!ready) {
     turn_time_ = clock_now();
     turn_time_valid_ = true;
@@ -441,8 +441,8 @@ Snapshot BenchThread::snapshot(bool at_end) const {
   }
   shot.requests = requests_;
   shot.failed = failed_;
-  for (BlkDriverQueue* queue : raw_queues_) {
-    const BlkDriverQueue::Counters counters = queue->counters();
+  for (DriverQueue* queue : raw_queues_) {
+    const DriverQueue::Counters counters = queue->counters();
     shot.notifications.kicks += counters.kicks;
     shot.notifications.calls += counters.calls;
     shot.notifications.waits += counters.waits;

@@ -233,9 +233,9 @@ TEST_F(BlkDriverInterop, WaitAnyWakesForEitherQueue) {
   }
   const auto driver = connect({.queues = 2});
   ASSERT_TRUE(driver);
-  const std::array<BlkDriverQueue*, 2> queues{&driver->queue(0), &driver->queue(1)};
+  const std::array<DriverQueue*, 2> queues{&driver->queue(0), &driver->queue(1)};
   for (std::uint64_t round = 0; round < 50; ++round) {
-    BlkDriverQueue& busy = *queues[round % 2];
+    BlkDriverQueue& busy = driver->queue(round % 2);
     const DriverBuffer data{busy.buffer(0).guest, 4096};
     ASSERT_TRUE(busy.submit({.token = round, .data = {&data, 1}, .ranges = {}}));
     busy.publish_and_kick();
