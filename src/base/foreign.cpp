@@ -1,37 +1,57 @@
 #include "base/foreign.hpp"
 
 #include <fcntl.h>
+
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <csignal>
-#include <system_error>
-#include <thread>
 
 #include "base/limits.hpp"
 
 namespace ringway {
 
+// All that there are: what each may have depends on what the others have.
+struct ForeignHoldingsRegistry {
+  std::mutex mutex;
+  std::vector<ForeignHoldings*> all;
+
+  // Never destroyed: threads that let go may outlive main().
+  static ForeignHoldingsRegistry& get() {
+    static auto* const registry = new ForeignHoldingsRegistry;
+    return *registry;
+  }
+
+  // Under the mutex.
+  [[nodiscard]] ForeignHoldings::Descriptors divided() const noexcept;
+  [[nodiscard]] std::uint32_t max_of(const ForeignHoldings& one) const noexcept;
+};
+
 namespace {
 
-// Of all front-ends. Relaxed: a bound.
-std::atomic<std::uint32_t> all_descriptors{0};
-
-// What front-ends may have of the process's table: all but what we open ourselves (images, rings, sockets, epoll). Asked for
-// when the first front-end sends something, so after the limit was raised.
-std::uint32_t descriptors_for_front_ends() {
-  static const std::uint32_t count = [] {
-    constexpr rlim_t kOwn = 512;
-    rlimit limit{};
-    const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
-    const rlim_t soft = known ? limit.rlim_cur : 1024;
-    return static_cast<std::uint32_t>(std::min<rlim_t>(soft > 2 * kOwn ? soft - kOwn : soft / 2, 1U << 30U));
-  }();
-  return count;
+// What front-ends may have of the process's table: all but what we open ourselves (images, rings, sockets, epoll).
+std::uint64_t descriptors_for_front_ends() {
+  constexpr rlim_t kOwn = 512;
+  rlimit limit{};
+  const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  const rlim_t soft = std::min<rlim_t>(known ? limit.rlim_cur : 1024, 1U << 30U);
+  return soft > 2 * kOwn ? soft - kOwn : soft / 2;
 }
+
+// Kick, call and error of each ring; the files of a memory table and of the one that replaces it; connection, listener,
+// channel, log, in-flight region, and those of a message.
+constexpr std::uint32_t kUsualRegions = 32;
+constexpr std::uint32_t own_descriptors(std::uint32_t rings) {
+  return 3 * rings + 2 * kUsualRegions + 16;
+}
+// They are counted when they are there: a front-end may get so many (SCM_MAX_FD) beyond its bound before it is stopped. Room
+// for a number of others that do so at the same time.
+constexpr std::uint64_t kTooManyAtOnce = 253;
+constexpr std::uint64_t kDoSoAtOnce = 16;
 
 cpu_set_t allowed_cpus() {
   cpu_set_t cpus;
@@ -42,6 +62,14 @@ cpu_set_t allowed_cpus() {
 
 constexpr int kNiceness = 10;  // whoever serves goes first
 constexpr std::chrono::seconds kLingers{1};
+// close() and munmap() need little. The default of 8 MiB, twice for each device, would take what ulimit -v leaves us.
+constexpr std::size_t kStackBytes = std::size_t{256} << 10U;
+
+// A write that wakes somebody takes some microseconds, and this may be an interrupt or two that came meanwhile, or what a
+// hypervisor has stolen. A front-end may have a twentieth of a thread with longer ones, and once in a while so much at once.
+constexpr Duration kOrdinaryCall = Duration::microseconds(250);
+constexpr Duration kLongCallsAtOnce = Duration::milliseconds(50);
+constexpr std::int64_t kLongCallShare = 20;
 
 // Memory files alone have seals. Their close() frees memory and waits for nobody.
 bool is_memory(int fd) {
@@ -50,24 +78,96 @@ bool is_memory(int fd) {
 
 }  // namespace
 
-ForeignHoldings::ForeignHoldings(Private /*by create() only*/) noexcept : cpus_(allowed_cpus()) {}
+ForeignHoldings::ForeignHoldings(Private /*by create() only*/, std::uint32_t rings)
+    : cpus_(allowed_cpus()), own_descriptors_(own_descriptors(rings)) {
+  ForeignHoldingsRegistry& registry = ForeignHoldingsRegistry::get();
+  const std::lock_guard lock(registry.mutex);
+  registry.all.push_back(this);
+}
+
+ForeignHoldings::~ForeignHoldings() {
+  ForeignHoldingsRegistry& registry = ForeignHoldingsRegistry::get();
+  const std::lock_guard lock(registry.mutex);
+  std::erase(registry.all, this);
+}
+
+// ---------------------------------------------------------------- bounds
+
+ForeignHoldings::Descriptors ForeignHoldingsRegistry::divided() const noexcept {
+  const std::uint64_t others = all.empty() ? 0 : all.size() - 1;
+  ForeignHoldings::Descriptors sum{.wanted = kTooManyAtOnce * std::min(others, kDoSoAtOnce),
+                                   .possible = descriptors_for_front_ends()};
+  for (const ForeignHoldings* each : all) {
+    sum.wanted += each->own_descriptors_;
+  }
+  return sum;
+}
+
+std::uint32_t ForeignHoldingsRegistry::max_of(const ForeignHoldings& one) const noexcept {
+  const auto [wanted, possible] = divided();
+  std::uint64_t all_own = 0;
+  for (const ForeignHoldings* each : all) {
+    all_own += each->own_descriptors_;
+  }
+  // Where there is too little for all, each has less in proportion.
+  const auto own = [&](const ForeignHoldings& each) -> std::uint64_t {
+    return all_own <= possible ? each.own_descriptors_ : each.own_descriptors_ * possible / all_own;
+  };
+  std::uint64_t taken = 0;
+  for (const ForeignHoldings* each : all) {
+    const std::uint64_t has = each->descriptors();
+    taken += each == &one ? 0 : has - std::min(has, own(*each));
+  }
+  const std::uint64_t free = possible - std::min(possible, wanted);
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(limits::kForeignFdsMax, own(one) + (free - std::min(free, taken)) / 2));
+}
+
+ForeignHoldings::Descriptors ForeignHoldings::divided() noexcept {
+  ForeignHoldingsRegistry& registry = ForeignHoldingsRegistry::get();
+  const std::lock_guard lock(registry.mutex);
+  return registry.divided();
+}
 
 std::uint32_t ForeignHoldings::descriptors_max() const noexcept {
-  const std::uint32_t possible = descriptors_for_front_ends();
-  const std::uint32_t all = all_descriptors.load(std::memory_order_relaxed);
-  const std::uint32_t others = all - std::min(descriptors(), all);
-  return std::min(limits::kForeignFdsMax, (possible - std::min(others, possible)) / 2);
+  ForeignHoldingsRegistry& registry = ForeignHoldingsRegistry::get();
+  const std::lock_guard lock(registry.mutex);
+  return registry.max_of(*this);
 }
 
 void ForeignHoldings::count_descriptor() noexcept {
   descriptors_.fetch_add(1, std::memory_order_relaxed);
-  all_descriptors.fetch_add(1, std::memory_order_relaxed);
 }
 
 void ForeignHoldings::discount_descriptor() noexcept {
   descriptors_.fetch_sub(1, std::memory_order_relaxed);
-  all_descriptors.fetch_sub(1, std::memory_order_relaxed);
 }
+
+bool ForeignHoldings::take_harm() noexcept {
+  const bool harmed = harmed_.exchange(false, std::memory_order_relaxed);
+  if (harmed) {
+    excused_at_.store(0, std::memory_order_relaxed);  // it is paid for by a pause
+  }
+  return harmed;
+}
+
+bool ForeignHoldings::charge(Duration cpu, Instant now) noexcept {
+  if (cpu <= kOrdinaryCall) {
+    return false;
+  }
+  std::int64_t before = excused_at_.load(std::memory_order_relaxed);
+  Instant after;
+  do {
+    after = std::max(Instant{before}, now) + Duration::nanoseconds(time_detail::multiply(cpu.ns, kLongCallShare));
+  } while (!excused_at_.compare_exchange_weak(before, after.ns, std::memory_order_relaxed));
+  const bool harmful = (after - now).ns > kLongCallsAtOnce.ns * kLongCallShare;
+  if (harmful) {
+    note_harm();
+  }
+  return harmful;
+}
+
+// ---------------------------------------------------------------- letting go
 
 void ForeignHoldings::let_go(Lane lane, std::move_only_function<void()> end) noexcept {
   // What `end` owns may be the last that refers to us.
@@ -81,25 +181,79 @@ void ForeignHoldings::let_go(Lane lane, std::move_only_function<void()> end) noe
       return;
     }
   }
+  serve(work);
+}
+
+// Starts the thread for what is marked as served.
+void ForeignHoldings::serve(Work& work) noexcept {
+  // Nobody waits for the thread: who does, waits for the front-end. It owns what it touches.
+  struct Task {
+    std::shared_ptr<ForeignHoldings> holdings;
+    Work& work;
+  };
+  const auto body = [](void* argument) -> void* {
+    const std::unique_ptr<Task> task(static_cast<Task*>(argument));
+    pthread_setname_np(pthread_self(), "rw-letting-go");
+    static_cast<void>(::pthread_setaffinity_np(pthread_self(), sizeof task->holdings->cpus_, &task->holdings->cpus_));
+    static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness));
+    task->holdings->run(task->work);
+    return nullptr;
+  };
+  auto task = std::make_unique<Task>(shared_from_this(), work);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, std::max(kStackBytes, static_cast<std::size_t>(PTHREAD_STACK_MIN)));
   // Signals are for the threads that expect them. What is blocked here is inherited.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    // Nobody waits for it: who does, waits for the front-end. It owns what it touches.
-    std::thread([self, &work] {
-      pthread_setname_np(pthread_self(), "rw-letting-go");
-      static_cast<void>(::pthread_setaffinity_np(pthread_self(), sizeof self->cpus_, &self->cpus_));
-      static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness));
-      self->run(work);
-    }).detach();
-  } catch (const std::system_error&) {
-    // No thread to be had. Here nobody may wait: what there is waits for the next that is let go, and counts meanwhile.
-    const std::lock_guard lock(mutex_);
-    work.served = false;
-  }
+  pthread_t thread{};
+  const int code = pthread_create(&thread, &attributes, body, task.get());
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (code == 0) {
+    [[maybe_unused]] const Task* const passed_on = task.release();
+    return;
+  }
+  // No thread to be had. Here nobody may wait: what there is waits until there is one, and counts meanwhile.
+  const std::lock_guard lock(mutex_);
+  work.served = false;
+}
+
+bool ForeignHoldings::serve_what_waits() noexcept {
+  bool left = false;
+  for (Work& work : work_) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (work.ends.empty() || std::exchange(work.served, true)) {
+        continue;
+      }
+    }
+    serve(work);
+    const std::lock_guard lock(mutex_);
+    left |= !work.served && !work.ends.empty();
+  }
+  return left;
+}
+
+bool ForeignHoldings::try_again() noexcept {
+  std::vector<std::shared_ptr<ForeignHoldings>> all;
+  {
+    ForeignHoldingsRegistry& registry = ForeignHoldingsRegistry::get();
+    const std::lock_guard lock(registry.mutex);
+    for (ForeignHoldings* each : registry.all) {
+      if (std::shared_ptr<ForeignHoldings> held = each->weak_from_this().lock()) {
+        all.push_back(std::move(held));
+      }
+    }
+  }
+  bool left = false;
+  for (const std::shared_ptr<ForeignHoldings>& each : all) {
+    left |= each->serve_what_waits();
+  }
+  return left;
 }
 
 void ForeignHoldings::run(Work& work) noexcept {

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/time.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ringway {
@@ -35,22 +36,35 @@ class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
     unbounded,  // as whoever is at the other end likes
   };
 
-  // On a thread that may run on all CPUs that the process has: those that let go inherit that, and not the one CPU of a
-  // worker.
-  [[nodiscard]] static std::shared_ptr<ForeignHoldings> create() { return std::make_shared<ForeignHoldings>(Private{}); }
-  explicit ForeignHoldings(Private /*by create() only*/) noexcept;
+  // For a device with so many rings. On a thread that may run on all CPUs that the process has: those that let go inherit
+  // that, and not the one CPU of a worker.
+  [[nodiscard]] static std::shared_ptr<ForeignHoldings> create(std::uint32_t rings = 1) {
+    return std::make_shared<ForeignHoldings>(Private{}, rings);
+  }
+  ForeignHoldings(Private /*by create() only*/, std::uint32_t rings);
   ForeignHoldings(const ForeignHoldings&) = delete;
   ForeignHoldings& operator=(const ForeignHoldings&) = delete;
-  ~ForeignHoldings() = default;
+  ~ForeignHoldings();
 
   // Runs `end` soon, after those of its lane that came before it, on a thread that may wait. If no thread can be had (a
-  // limit on tasks), when something is let go the next time.
+  // limit on tasks), when something is let go the next time, or by try_again().
   void let_go(Lane lane, std::move_only_function<void()> end) noexcept;
+  // For all holdings of the process: true if something still waits for a thread. Call from time to time after a session's
+  // end. Any thread.
+  static bool try_again() noexcept;
 
   // Descriptors and mapped bytes, those included that are still being let go. Relaxed: bounds, which nothing is ordered by.
   [[nodiscard]] std::uint32_t descriptors() const noexcept { return descriptors_.load(std::memory_order_relaxed); }
-  // How many there may be: limits::kForeignFdsMax, and half of what other front-ends leave of the process's table.
+  // How many there may be. So many as a session needs (all rings, and memory in a few dozen pieces) are each device's own,
+  // whatever others hold, or as many of these as ulimit -n lets everybody have; beyond that half of what others leave, up to
+  // limits::kForeignFdsMax.
   [[nodiscard]] std::uint32_t descriptors_max() const noexcept;
+  // Whether ulimit -n is enough for what is each device's own, of all holdings that there are now.
+  struct Descriptors {
+    std::uint64_t wanted = 0;
+    std::uint64_t possible = 0;
+  };
+  [[nodiscard]] static Descriptors divided() noexcept;
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_.load(std::memory_order_relaxed); }
   void count_descriptor() noexcept;
   void discount_descriptor() noexcept;
@@ -58,23 +72,35 @@ class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
   void discount_mapped(std::uint64_t bytes) noexcept { mapped_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
   // The front-end has held up a worker on purpose (notify/event_fd.hpp). Noted here because the session that did it may be
-  // over before the worker is free again. Relaxed: who asks has had an answer from that worker.
+  // over before the worker is free again. Relaxed: who asks has had an answer from that worker. Nothing more is written for
+  // who has done so, until his session is over and its endpoint takes the note.
   void note_harm() noexcept { harmed_.store(true, std::memory_order_relaxed); }
-  [[nodiscard]] bool take_harm() noexcept { return harmed_.exchange(false, std::memory_order_relaxed); }
+  [[nodiscard]] bool harmed() const noexcept { return harmed_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool take_harm() noexcept;
+  // A system call on one of these descriptors took so much CPU time (not time on the wall: others may have had that). What
+  // is no longer than such a call may be isn't counted. Notes harm, and is true, if that and what came shortly before it are
+  // more than chance. Any thread.
+  bool charge(Duration cpu, Instant now) noexcept;
 
  private:
+  friend struct ForeignHoldingsRegistry;
   struct Work {
     std::condition_variable came;
     std::vector<std::move_only_function<void()>> ends;
     bool served = false;  // a thread will look at `ends` again
   };
+  void serve(Work& work) noexcept;
   void run(Work& work) noexcept;
+  // Starts the threads that couldn't be started. True if one still can't.
+  bool serve_what_waits() noexcept;
 
   const cpu_set_t cpus_;
+  const std::uint32_t own_descriptors_;  // see descriptors_max()
   std::atomic<std::uint32_t> descriptors_{0};
   std::atomic<std::uint64_t> mapped_bytes_{0};
   std::atomic<bool> harmed_{false};
-  std::mutex mutex_;  // guards work_
+  std::atomic<std::int64_t> excused_at_{0};  // when all that was charged is forgotten: an Instant
+  std::mutex mutex_;                         // guards work_
   std::array<Work, 2> work_;
 };
 

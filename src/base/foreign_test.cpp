@@ -2,16 +2,21 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <semaphore>
 #include <thread>
+#include <vector>
 
+#include "base/check.hpp"
 #include "base/test_soon.hpp"
 
 namespace ringway {
@@ -143,6 +148,148 @@ TEST(ForeignHoldings, LetsGoInOrderFromManyThreadsAndOutlivesItsOwner) {
     EXPECT_TRUE(soon([&] { return each == 1000; }));
   }
   EXPECT_TRUE(in_order);
+}
+
+// Twice for each device, where address space may be short.
+TEST(ForeignHoldings, ThreadsThatLetGoHaveSmallStacks) {
+  const auto holdings = ForeignHoldings::create();
+  std::atomic<std::size_t> bytes{0};
+  holdings->let_go(ForeignHoldings::Lane::bounded, [&] {
+    pthread_attr_t attributes;
+    std::size_t stack = 0;
+    EXPECT_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
+    EXPECT_EQ(pthread_attr_getstacksize(&attributes, &stack), 0);
+    pthread_attr_destroy(&attributes);
+    bytes = stack;
+  });
+  EXPECT_TRUE(soon([&] { return bytes != 0; }));
+  EXPECT_LE(bytes, std::size_t{1} << 20U);
+}
+
+// Exit code 0: as it should be; 77: threads are to be had whatever the limit.
+void let_go_without_threads() {
+  const auto holdings = ForeignHoldings::create();
+  ForeignFd fd(any_descriptor(), holdings);
+  // No address space for another stack.
+  rlimit before{};
+  RW_CHECK(::getrlimit(RLIMIT_AS, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = 1;
+  RW_CHECK(::setrlimit(RLIMIT_AS, &none) == 0);
+  fd.reset();
+  const bool waits = ForeignHoldings::try_again();
+  RW_CHECK(::setrlimit(RLIMIT_AS, &before) == 0);
+  if (!waits) {
+    ::_exit(77);
+  }
+  RW_CHECK(holdings->descriptors() == 1);
+  RW_CHECK(!ForeignHoldings::try_again());
+  RW_CHECK(soon([&] { return holdings->descriptors() == 0; }, std::chrono::seconds(60)));
+  ::_exit(0);
+}
+
+// What couldn't be let go for want of a thread doesn't wait for what comes later.
+TEST(ForeignHoldingsDeathTest, LetsGoAsSoonAsThereIsAThread) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  int code = -1;
+  const auto ended = [&code](int status) {
+    code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return code == 0 || code == 77;
+  };
+  EXPECT_EXIT(let_go_without_threads(), ended, "");
+  if (code == 77) {
+    GTEST_SKIP() << "a limit on address space keeps nobody from a thread here";
+  }
+}
+
+// Threads that have let go keep their holdings for a moment.
+void await_no_holdings() {
+  EXPECT_TRUE(soon([] { return ForeignHoldings::divided().wanted == 0; }, std::chrono::seconds(30)));
+}
+
+// For a time, a limit on descriptors under which so many are left to front-ends.
+class DescriptorsForFrontEnds {
+ public:
+  explicit DescriptorsForFrontEnds(rlim_t count) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit lower = before_;
+    lower.rlim_cur = count > 512 ? count + 512 : 2 * count;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0) << "the hard limit is too low for this test";
+  }
+  ~DescriptorsForFrontEnds() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  DescriptorsForFrontEnds(const DescriptorsForFrontEnds&) = delete;
+  DescriptorsForFrontEnds& operator=(const DescriptorsForFrontEnds&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// Holds all that it may and, as it may be, a message more.
+void take_all(ForeignHoldings& holdings) {
+  while (holdings.descriptors() <= holdings.descriptors_max() + 253) {
+    holdings.count_descriptor();
+  }
+}
+
+TEST(ForeignHoldings, WhatASessionNeedsIsItsOwnWhateverOthersHold) {
+  constexpr std::uint32_t kRings = 8, kNeeded = 3 * kRings + 2 * 8 + 8;
+  await_no_holdings();
+  for (const rlim_t possible : {3500U, 10'000U}) {
+    const DescriptorsForFrontEnds limit(possible);
+    const auto modest = ForeignHoldings::create(kRings);
+    std::vector<std::shared_ptr<ForeignHoldings>> greedy;
+    greedy.resize(6);
+    for (auto& each : greedy) {
+      each = ForeignHoldings::create(1);
+    }
+    EXPECT_LE(ForeignHoldings::divided().wanted, ForeignHoldings::divided().possible);
+    std::uint32_t held = 0;
+    for (const auto& each : greedy) {
+      take_all(*each);
+      held += each->descriptors();
+    }
+    EXPECT_GT(greedy.front()->descriptors(), kNeeded + 253) << "nobody is greedy";
+    EXPECT_GE(modest->descriptors_max(), kNeeded);
+    EXPECT_LE(held + kNeeded, possible) << "there would be none left";
+  }
+}
+
+TEST(ForeignHoldings, TooFewDescriptorsAreDividedByNeed) {
+  await_no_holdings();
+  const DescriptorsForFrontEnds limit(80);
+  const auto small = ForeignHoldings::create(1);
+  const auto large = ForeignHoldings::create(64);
+  EXPECT_GT(ForeignHoldings::divided().wanted, ForeignHoldings::divided().possible);
+  take_all(*small);
+  EXPECT_GT(large->descriptors_max(), small->descriptors_max());
+  EXPECT_GT(small->descriptors_max(), 5U);
+  EXPECT_LE(large->descriptors_max() + small->descriptors_max(), 80U);
+}
+
+// Long calls are harm if they are many, or one is very long; what chance makes of ordinary ones isn't.
+TEST(ForeignHoldings, LongSystemCallsAreHarm) {
+  const auto holdings = ForeignHoldings::create();
+  const Instant start = Instant{} + Duration::seconds(1000);
+  Instant now = start;
+  for (int i = 0; i < 100'000; ++i) {
+    EXPECT_FALSE(holdings->charge(Duration::microseconds(100), now));
+  }
+  for (int i = 0; i < 1000; ++i) {
+    now = now + Duration::seconds(1);
+    EXPECT_FALSE(holdings->charge(Duration::milliseconds(20), now));
+  }
+  EXPECT_FALSE(holdings->harmed());
+  EXPECT_TRUE(holdings->charge(Duration::milliseconds(250), now));
+  EXPECT_TRUE(holdings->harmed());
+  EXPECT_TRUE(holdings->take_harm());
+  EXPECT_FALSE(holdings->harmed());
+  // Short ones, but of one ring after the other.
+  int harmless = 0;
+  while (harmless < 1000 && !holdings->charge(Duration::milliseconds(2), now)) {
+    now = now + Duration::milliseconds(2);
+    ++harmless;
+  }
+  EXPECT_LE(harmless, 50);
 }
 
 }  // namespace

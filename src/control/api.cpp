@@ -1,7 +1,9 @@
-// Theory of operation: libmicrohttpd runs without threads and without a listening socket. The control loop watches three
-// things: our listening socket (we accept, so that a stranger is turned away before a byte of his is read), libmicrohttpd's
-// epoll descriptor, and a timer for its time-outs. A request is read whole (bounded), routed once, and either answered at
-// once or suspended until its answer comes; a suspended connection costs nothing and is resumed by the answer.
+// Theory of operation: libmicrohttpd runs without threads and without a listening socket. The control loop watches our
+// listening socket (we accept, so that a stranger is turned away before a byte of his is read) and a timer for
+// libmicrohttpd's time-outs. Its epoll descriptor is watched by a thread of ours that only poll()s it and posts. The loop's
+// own epoll must not: for each epoll_ctl() on an epoll that is within another the kernel takes one lock of the whole
+// machine, which any process can keep. A request is read whole (bounded), routed once, and either answered at once or
+// suspended until its answer comes; a suspended connection costs nothing and is resumed by the answer.
 //
 // A Request is owned by libmicrohttpd's connection (from its first callback to request_completed) and by the answers under
 // way, so an answer that comes after the client has gone, or after the server, finds an object and does nothing.
@@ -10,16 +12,23 @@
 
 #include <fmt/format.h>
 #include <microhttpd.h>
+#include <poll.h>
+#include <pthread.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <unordered_set>
 
 #include "base/unique_fd.hpp"
@@ -83,8 +92,7 @@ using RequestPointer = std::shared_ptr<Request>;
 
 class Server final : public ApiServer, private FdHandler {
  public:
-  Server(ApiSocket socket, Host& host)
-      : socket_(std::move(socket)), host_(host), http_events_(*this), accept_timer_(*this) {}
+  Server(ApiSocket socket, Host& host) : socket_(std::move(socket)), host_(host), http_timer_(*this), accept_timer_(*this) {}
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   ~Server() override;
@@ -94,15 +102,36 @@ class Server final : public ApiServer, private FdHandler {
   void resume(Request& request);
 
  private:
-  // libmicrohttpd's descriptor, and its time-outs.
-  class HttpEvents final : public FdHandler, public TimerHandler {
+  class HttpTimer final : public TimerHandler {
    public:
-    explicit HttpEvents(Server& server) : server_(server) {}
-    void on_ready(std::uint32_t /*events*/) noexcept override { server_.run(); }
+    explicit HttpTimer(Server& server) : server_(server) {}
     void on_timer(Instant /*now*/) noexcept override { server_.run(); }
 
    private:
     Server& server_;
+  };
+  // The thread that poll()s libmicrohttpd's descriptor. It asks for one run at a time, and looks again after that.
+  class HttpWatch {
+   public:
+    HttpWatch() = default;
+    HttpWatch(const HttpWatch&) = delete;
+    HttpWatch& operator=(const HttpWatch&) = delete;
+    ~HttpWatch() { stop(); }
+
+    Result<> start(int fd, Server& server);
+    // Afterwards the server isn't asked any more.
+    void stop() noexcept;
+
+   private:
+    // Shared with the message that is on its way.
+    struct Shared {
+      Server* server = nullptr;  // of the control thread; null after stop()
+      std::atomic<bool> has_run{false};
+      std::atomic<bool> stopped{false};
+    };
+    const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+    UniqueFd stop_event_;
+    std::thread thread_;
   };
   // Looks at the listening socket again after accept() failed: its edge is spent then.
   class AcceptTimer final : public TimerHandler {
@@ -135,11 +164,11 @@ class Server final : public ApiServer, private FdHandler {
 
   ApiSocket socket_;
   Host& host_;
-  HttpEvents http_events_;
+  HttpTimer http_timer_;
+  HttpWatch http_watch_;
   AcceptTimer accept_timer_;
   MHD_Daemon* http_ = nullptr;
   WatchId listen_watch_;
-  WatchId http_watch_;
   bool running_ = false;
   bool run_again_ = false;
   bool closing_ = false;
@@ -182,21 +211,67 @@ Result<> Server::start() {
   if (info == nullptr || info->epoll_fd < 0) {
     return fail("the local API needs a libmicrohttpd that was built with epoll");
   }
-  RW_TRY_ASSIGN(http_watch_, host_.loop().watch(info->epoll_fd, EPOLLIN, http_events_));
+  RW_TRY(http_watch_.start(info->epoll_fd, *this));
   RW_TRY_ASSIGN(listen_watch_, host_.loop().watch(socket_.fd(), EPOLLIN, *this));
   return {};
 }
 
+Result<> Server::HttpWatch::start(int fd, Server& server) {
+  stop_event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop_event_) {
+    return fail_errno(errno, "no eventfd for the local API (is the limit of open files too low?)");
+  }
+  shared_->server = &server;
+  try {
+    thread_ = std::thread([fd, stop = stop_event_.get(), shared = shared_, &control = server.host_.executor()] {
+      pthread_setname_np(pthread_self(), "ringway-api");
+      std::array<pollfd, 2> watched{pollfd{.fd = fd, .events = POLLIN, .revents = 0},
+                                    pollfd{.fd = stop, .events = POLLIN, .revents = 0}};
+      while (!shared->stopped) {
+        if (poll(watched.data(), watched.size(), -1) <= 0 || watched[0].revents == 0) {
+          continue;
+        }
+        shared->has_run = false;
+        control.post([shared] {
+          if (shared->server != nullptr) {
+            shared->server->run();
+          }
+          shared->has_run = true;
+          shared->has_run.notify_one();
+        });
+        // stop() sets it as well, behind `stopped`.
+        while (!shared->stopped && !shared->has_run) {
+          shared->has_run.wait(false);
+        }
+      }
+    });
+  } catch (const std::system_error& error) {
+    return fail(fmt::format("no thread for the local API: {}", error.what()));
+  }
+  return {};
+}
+
+void Server::HttpWatch::stop() noexcept {
+  if (!thread_.joinable()) {
+    return;
+  }
+  shared_->server = nullptr;
+  shared_->stopped = true;
+  shared_->has_run = true;
+  shared_->has_run.notify_one();
+  const std::uint64_t one = 1;
+  static_cast<void>(!write(stop_event_.get(), &one, sizeof one));
+  thread_.join();
+}
+
 Server::~Server() {
   closing_ = true;
-  host_.loop().cancel_timer(http_events_);
+  host_.loop().cancel_timer(http_timer_);
   host_.loop().cancel_timer(accept_timer_);
   if (listen_watch_) {
     host_.loop().unwatch(listen_watch_);
   }
-  if (http_watch_) {
-    host_.loop().unwatch(http_watch_);
-  }
+  http_watch_.stop();
   if (http_ == nullptr) {
     return;
   }
@@ -280,11 +355,11 @@ void Server::run() noexcept {
   running_ = false;
   MHD_UNSIGNED_LONG_LONG milliseconds = 0;
   if (run_again_) {
-    host_.loop().set_timer(http_events_, clock_now());
+    host_.loop().set_timer(http_timer_, clock_now());
   } else if (MHD_get_timeout(http_, &milliseconds) == MHD_YES) {
-    host_.loop().set_timer(http_events_, clock_now() + Duration::milliseconds(static_cast<std::int64_t>(milliseconds)));
+    host_.loop().set_timer(http_timer_, clock_now() + Duration::milliseconds(static_cast<std::int64_t>(milliseconds)));
   } else {
-    host_.loop().cancel_timer(http_events_);
+    host_.loop().cancel_timer(http_timer_);
   }
 }
 

@@ -14,7 +14,7 @@
 // taken), 413 (more than kApiBodyBytesMax), 422 (the environment says no: a missing file, …), 503 (the daemon ends).
 //
 // Who may connect: root, and the user that the daemon runs as. The socket's mode says so, and each connection's credentials
-// are checked again. Owner: control thread. libmicrohttpd runs without threads, on the control loop; no request blocks it,
+// are checked again. Owner: control thread. libmicrohttpd runs on the control thread; no request blocks it,
 // since what takes time is answered later (a suspended connection). Connections are limited in number, idle time and header
 // size.
 #pragma once

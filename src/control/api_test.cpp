@@ -11,8 +11,12 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "control/api_client.hpp"
@@ -316,6 +320,29 @@ TEST_F(Api, RemovingAHungDiskIsAnsweredInTime) {
   EXPECT_EQ(answer["removing"], "a");
   EXPECT_EQ(ask_json("GET", "/v1/disks/a").second["state"], "removing");
   EXPECT_EQ(host_->quit(), HostEnd::hung);
+}
+
+// An epoll within another makes each change of it take a lock of the whole machine.
+TEST_F(Api, NoEpollIsWatchedByAnother) {
+  start();
+  EXPECT_EQ(ask_json("GET", "/v1/version").first, 200U);
+  std::set<int> epolls;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry.path(), gone) == "anon_inode:[eventpoll]") {
+      epolls.insert(std::stoi(entry.path().filename()));
+    }
+  }
+  EXPECT_GE(epolls.size(), 2U) << "the loop's and libmicrohttpd's";
+  for (const int epoll : epolls) {
+    std::ifstream info("/proc/self/fdinfo/" + std::to_string(epoll));
+    for (std::string line; std::getline(info, line);) {
+      int watched = -1;
+      if (std::sscanf(line.c_str(), "tfd: %d", &watched) == 1) {
+        EXPECT_FALSE(epolls.contains(watched)) << watched << " in " << epoll;
+      }
+    }
+  }
 }
 
 TEST_F(Api, QuitAnswersAndThenEnds) {

@@ -48,7 +48,7 @@ Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
       context.note_starved(*this, *disk_.slots, woken && !took);
       return end_pump(took, Pumped::starved);
     }
-    const PopStatus status = next_chain(context);
+    const PopStatus status = next_chain(context.chain);
     if (RW_UNLIKELY(status == PopStatus::ring_fault)) {
       break_ring();
       return end_pump(took, Pumped::inactive);

@@ -1,5 +1,7 @@
 #include "device/ring_device.hpp"
 
+#include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -39,11 +41,22 @@ void RingDevice::tell_front_end(std::move_only_function<void(vhost_user::FrontEn
 }
 
 RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration stop_deadline) {
+  // A ring may call more often than the control thread sends: of a ring, one call is on its way at most. acq_rel: whoever
+  // finds it on its way has published what the driver will see when that one comes.
+  const auto call_on_its_way = std::make_shared<std::atomic<bool>>(false);
   return {.index = index,
           .stop_deadline = stop_deadline,
           .send_inband_call =
-              [this](std::uint32_t ring) {
-                tell_front_end([ring](vhost_user::FrontEndPort& port) { static_cast<void>(port.send_vring_call(ring)); });
+              [this, call_on_its_way](std::uint32_t ring) {
+                if (call_on_its_way->exchange(true, std::memory_order_acq_rel)) {
+                  return;
+                }
+                control_.post([this, call_on_its_way, ring] {
+                  static_cast<void>(call_on_its_way->exchange(false, std::memory_order_acq_rel));
+                  if (port_ != nullptr) {
+                    static_cast<void>(port_->send_vring_call(ring));
+                  }
+                });
               },
           .send_inband_error =
               [this](std::uint32_t ring) {
@@ -53,7 +66,8 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
               [this](std::uint32_t ring) {
                 tell_front_end([ring](vhost_user::FrontEndPort& port) {
                   port.give_up("ring " + std::to_string(ring) +
-                               ": its call or error descriptor was made blocking again and held up the worker");
+                               ": its call or error descriptor held up the worker: it was made blocking again, or very many "
+                               "wait for it");
                 });
               }};
 }
@@ -61,6 +75,11 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
 void RingDevice::add_queue(RingQueue& queue, const WorkerPort& worker) {
   queues_.push_back(&queue);
   workers_.push_back(worker);
+}
+
+void RingDevice::swap_rings(std::uint32_t one, std::uint32_t other) {
+  std::swap(queues_[one], queues_[other]);
+  std::swap(workers_[one], workers_[other]);
 }
 
 void RingDevice::on_queue(std::uint32_t index, std::move_only_function<void(RingQueue&)> body) {

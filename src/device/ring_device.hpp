@@ -51,6 +51,8 @@ class RingDevice : public vhost_user::Device {
   [[nodiscard]] RingQueue::Surroundings surroundings(std::uint32_t index, Duration stop_deadline);
   // In the order of their indices, before the first message. The queue is the subclass's, and is no more after its detach.
   void add_queue(RingQueue& queue, const WorkerPort& worker);
+  // For a device whose rings stand in another order for some drivers. REQUIRES: neither of them runs.
+  void swap_rings(std::uint32_t one, std::uint32_t other);
 
   // --- what the subclass does ---
   // On the queue's worker: RingQueue::begin() with what the device has for it.

@@ -31,6 +31,7 @@ Result<> RingQueue::begin(WorkerContext& context, vhost_user::RingStart start, s
   } else {
     inflight_ = {};
   }
+  around_.index = start.index;
   context_ = &context;
   ring_.emplace(std::move(ring));
   use_map(std::move(map));
@@ -72,7 +73,7 @@ Result<> RingQueue::begin(WorkerContext& context, vhost_user::RingStart start, s
   owe_call_ = true;
   context.note_finished(*this);
   context.activate(*this);
-  show();
+  note_state();
   return {};
 }
 
@@ -82,6 +83,7 @@ void RingQueue::stop(Done<std::uint32_t> done) {
     return;
   }
   state_ = State::stopping;
+  note_state();
   drop_kick();
   stop_done_ = std::move(done);
   context_->loop.set_timer(*this, context_->now + around_.stop_deadline);
@@ -95,6 +97,7 @@ void RingQueue::detach(Done<> done) {
   if (state_ != State::stopped) {
     context_->loop.cancel_timer(*this);
     state_ = State::stopping;
+    note_state();
     drop_kick();
   }
   after_completion();
@@ -145,7 +148,7 @@ void RingQueue::after_completion() noexcept {
     error_.set({});
     inflight_ = {};
     enabled_ = false;
-    show();
+    note_state();
     std::exchange(detach_done_, nullptr)({});
   }
 }
@@ -159,7 +162,7 @@ void RingQueue::become_stopped() noexcept {
   state_ = State::stopped;
   broken_ = false;
   owe_call_ = false;
-  show();
+  note_state();
 }
 
 void RingQueue::on_timer(Instant) noexcept {
@@ -179,10 +182,10 @@ void RingQueue::on_timer(Instant) noexcept {
 
 void RingQueue::enable(bool enabled) {
   enabled_ = enabled;
+  note_state();
   if (can_pop()) {
     context_->activate(*this);  // a kick may have come while it was disabled (conformance row 2)
   }
-  show();
 }
 
 // ---------------------------------------------------------------- descriptors, memory, log
@@ -269,13 +272,13 @@ void RingQueue::set_memory(std::shared_ptr<const RegionMap> map, Done<> done) {
 
 // ---------------------------------------------------------------- the data path
 
-PopStatus RingQueue::next_replayed(WorkerContext& context) noexcept {
+PopStatus RingQueue::next_replayed(Chain& chain) noexcept {
   const InflightQueue::Pending pending = std::move(replay_.back());
   replay_.pop_back();
-  const PopStatus status = ring_->packed() ? ring_->restore_packed(pending.descriptors, *pinned_->map, context.chain)
-                                           : ring_->reread_split(pending.head, *pinned_->map, context.chain);
+  const PopStatus status = ring_->packed() ? ring_->restore_packed(pending.descriptors, *pinned_->map, chain)
+                                           : ring_->reread_split(pending.head, *pinned_->map, chain);
   if (status == PopStatus::chain || status == PopStatus::chain_fault) {
-    inflight_.repopped(context.chain.id());
+    inflight_.repopped(chain.id());
   }
   return status;
 }
@@ -367,13 +370,13 @@ void RingQueue::break_ring() noexcept {
     return;
   }
   broken_ = true;
+  note_state();
   ring_counters_.ring_faults.add();
   if (inband_call_ && !error_.present()) {
     around_.send_inband_error(around_.index);
   } else if (error_.signal(context_->stuck_write) == EventFd::Sent::held) {
     around_.on_held_write(around_.index);
   }
-  show();
 }
 
 // ---------------------------------------------------------------- waking
@@ -390,8 +393,8 @@ void RingQueue::kick() {
   }
 }
 
-bool RingQueue::arm() noexcept {
-  return can_pop() && (ring_->arm_kicks() || !replay_.empty());
+bool RingQueue::arm_for(ChainCount beyond) noexcept {
+  return can_pop() && (ring_->arm_kicks(beyond) || !replay_.empty());
 }
 
 void RingQueue::suppress() noexcept {
@@ -402,7 +405,7 @@ void RingQueue::suppress() noexcept {
 
 bool RingQueue::look() noexcept {
   check_memory();
-  if (!can_pop() || is_active || is_starved || !ring_->has_work()) {
+  if (!can_pop() || is_active || is_starved || !awaits_kick() || !ring_->has_work()) {
     unserved_looks_ = 0;
     return false;
   }
@@ -414,10 +417,14 @@ bool RingQueue::look() noexcept {
   return true;
 }
 
-void RingQueue::show() noexcept {
+// After each change of what it reads.
+void RingQueue::note_state() noexcept {
+  was_enabled_ = state_ != State::stopped && (was_enabled_ || enabled_);
+  can_pop_ = state_ == State::running && !broken_ && (enabled_ || (served_when_disabled_ && was_enabled_));
   shown_running_.store(state_ == State::running, std::memory_order_relaxed);
   shown_enabled_.store(enabled_, std::memory_order_relaxed);
   shown_broken_.store(broken_, std::memory_order_relaxed);
+  on_state();
 }
 
 }  // namespace ringway

@@ -57,7 +57,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
 
   // What a queue needs from its device for good.
   struct Surroundings {
-    std::uint32_t index = 0;
+    std::uint32_t index = 0;  // until begin() says otherwise
     Duration stop_deadline = {};
     // Called on the worker's thread; reaches the front-end by way of the control thread.
     std::move_only_function<void(std::uint32_t)> send_inband_call = {};
@@ -94,7 +94,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   // --- Queue ---
   void publish() noexcept final;
   void settle() noexcept final;
-  [[nodiscard]] bool arm() noexcept final;
+  [[nodiscard]] bool arm() noexcept override { return arm_for(ChainCount{}); }
   void suppress() noexcept final;
   [[nodiscard]] bool look() noexcept final;
   [[nodiscard]] bool wants_polling() const noexcept final { return can_pop() && !kick_fd_ && !inband_call_; }
@@ -113,23 +113,45 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
       find_lost_memory();
     }
   }
-  [[nodiscard]] bool can_pop() const noexcept { return state_ == State::running && enabled_ && !broken_; }
-  // Into context.chain: what an earlier life of the device had taken, then what is available.
-  [[nodiscard]] PopStatus next_chain(WorkerContext& context) noexcept {
+  [[nodiscard]] bool can_pop() const noexcept { return can_pop_; }
+  // Whether a ring that is disabled after it has been enabled is served all the same, as vhost-user has it for what a card
+  // transmits: it is to be thrown away. Before the first start.
+  void serve_when_disabled() noexcept { served_when_disabled_ = true; }
+  // What an earlier life of the device had taken, then what is available.
+  [[nodiscard]] PopStatus next_chain(Chain& chain) noexcept {
     if (RW_UNLIKELY(!replay_.empty())) {
-      return next_replayed(context);
+      return next_replayed(chain);
     }
-    const PopStatus status = ring_->pop(*pinned_->map, context.chain);
+    const PopStatus status = ring_->pop(*pinned_->map, chain);
     if (status == PopStatus::chain || status == PopStatus::chain_fault) {
-      inflight_.popped(context.chain.id(), ring_->last_descriptors());
+      inflight_.popped(chain.id(), ring_->last_descriptors());
     }
     return status;
   }
   [[nodiscard]] bool has_work() const noexcept { return !replay_.empty() || ring_->has_work(); }
+  // --- for queues that handle many short chains at a time and offer no in-flight region ---
+  // next_chain(), which then is only this.
+  [[nodiscard]] PopStatus next_fresh_chain(Chain& chain) noexcept { return ring_->pop(*pinned_->map, chain); }
+  // complete(), less note_finished(), which has to follow once.
+  void complete_fresh(ChainId chain, std::uint32_t used_length) noexcept { ring_->push_used(chain, used_length); }
+  void note_finished() noexcept { context_->note_finished(*this); }
+  // Takes next_fresh_chain() back, newest first: as DeviceRing::unpop().
+  void unpop(ChainId chain) noexcept { ring_->unpop(chain); }
+  // arm(), for who has found `beyond` available and needs more.
+  [[nodiscard]] bool arm_for(ChainCount beyond) noexcept;
+  // For the safety look: whether the idle queue waits for nothing but a kick. Asked while it can_pop().
+  [[nodiscard]] virtual bool awaits_kick() noexcept { return true; }
+  // After each change of what can_pop() says, and of others that don't change it.
+  virtual void on_state() noexcept {}
   void break_ring() noexcept;
 
-  // --- for what is in flight: pin() when it begins, complete() or not, ended() ---
-  // The map that chains are translated by now. It, and the ring's stop, wait for what is pinned.
+  // In descriptors. REQUIRES: can_pop().
+  [[nodiscard]] std::uint32_t ring_size() const noexcept { return ring_->layout().size; }
+  // The map that chains are translated by now.
+  [[nodiscard]] const RegionMap& map() const noexcept { return *pinned_->map; }
+
+  // --- for what is in flight longer than a pump(): pin() when it begins, complete() or not, ended() ---
+  // The map that chains are translated by now: it, and the ring's stop, wait for what is pinned.
   [[nodiscard]] PinnedMap* pin() noexcept {
     ++pinned_->pins;
     ++in_flight_;
@@ -137,7 +159,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   }
   // False: the ring is abandoned or its memory gone, and nothing may be written for its chains any more.
   [[nodiscard]] bool may_complete() const noexcept { return RW_LIKELY(ring_.has_value()); }
-  // Gives a chain back to the driver. REQUIRES: may_complete().
+  // Gives a chain back to the driver. REQUIRES: may_complete(), which holds throughout a pump().
   void complete(ChainId chain, std::uint32_t used_length) noexcept {
     inflight_.pushed(chain);
     ring_->push_used(chain, used_length);
@@ -161,7 +183,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   void on_ready(std::uint32_t events) noexcept override;  // the kick fd
   void on_timer(Instant now) noexcept override;           // the stop deadline
 
-  [[nodiscard]] PopStatus next_replayed(WorkerContext& context) noexcept;
+  [[nodiscard]] PopStatus next_replayed(Chain& chain) noexcept;
   void log_ring_piece(const WrittenRange::Piece& piece) noexcept;
   void find_lost_memory() noexcept;
   void signal_call() noexcept;
@@ -170,7 +192,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   void use_map(std::shared_ptr<const RegionMap> map);
   [[nodiscard]] bool old_maps_drained() const;
   void drop_kick() noexcept;
-  void show() noexcept;
+  void note_state() noexcept;
 
   Surroundings around_;
   WorkerContext* context_ = nullptr;  // while not stopped
@@ -179,7 +201,10 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   std::optional<DeviceRing> ring_;
   PinnedMap* pinned_ = nullptr;  // the newest of maps_
   State state_ = State::stopped;
+  bool can_pop_ = false;  // by all of these; see note_state()
   bool enabled_ = false;
+  bool was_enabled_ = false;
+  bool served_when_disabled_ = false;
   bool broken_ = false;
   bool owe_call_ = false;  // signal once whatever the driver's suppression says: after start and a new call fd
   bool inband_call_ = false;

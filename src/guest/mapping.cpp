@@ -8,8 +8,8 @@
 //    another process, which may be the attacker's, for as long as that process likes, and so would every device of the
 //    worker that took it; a network's server is no better. Even fstat and fstatfs ask that process. So the kind of file is
 //    found out first, by calls that never ask: F_GET_SEALS answers for tmpfs and hugetlbfs alone, and for the rest the
-//    number of the mount leads to its line in mountinfo. A mount that we don't see is refused: whoever has a user
-//    namespace can make one.
+//    number of the mount (statx(), from Linux 5.8 on; before it such files are refused) leads to its line in mountinfo. A
+//    mount that we don't see is refused: whoever has a user namespace can make one.
 //
 // mmap wants the offset to be a multiple of the page, and hugetlbfs offset and length to be multiples of the huge page. A
 // region need not be: QEMU's region above the 4 GiB hole starts in the middle of the file. So the mapping covers the pages
@@ -38,7 +38,6 @@
 #include <cerrno>
 #include <fstream>
 #include <limits>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -79,20 +78,6 @@ Result<> check_range(GuestAddress guest, UserAddress user, std::uint64_t bytes) 
   return {};
 }
 
-// The number of the mount that `fd` was opened on, as mountinfo counts.
-std::optional<std::uint64_t> mount_of(int fd) {
-  std::ifstream info(fmt::format("/proc/self/fdinfo/{}", fd));
-  std::string key;
-  std::uint64_t value = 0;
-  for (std::string line; std::getline(info, line);) {
-    std::istringstream fields(line);
-    if (fields >> key >> value && key == "mnt_id:") {
-      return value;
-    }
-  }
-  return std::nullopt;
-}
-
 // The type of the file system of mount number `mount`; empty if that isn't in our mount namespace.
 std::string type_of_mount(std::uint64_t mount) {
   std::ifstream mounts("/proc/self/mountinfo");
@@ -116,17 +101,21 @@ Result<> check_file_system(int fd) {
   if (errno != EINVAL) {
     return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
   }
-  // The type that the kernel knows, without asking a server. Before anything else is asked: to describe some kinds of
-  // descriptors in fdinfo (epoll) the kernel takes locks that their owner may keep.
-  struct statx kind{};
-  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &kind) != 0) {
+  // What the kernel knows, without asking a server. Not from fdinfo: to describe a descriptor there the kernel takes locks
+  // that its owner may keep (epoll), and lists every record lock on the file.
+  struct statx known{};
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_MNT_ID, &known) != 0) {
     return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
   }
-  if (!S_ISREG(kind.stx_mode)) {
+  if (!S_ISREG(known.stx_mode)) {
     return fail("guest memory is not on a regular file; use shared memory, a memfd or hugetlbfs");
   }
-  const std::optional<std::uint64_t> mount = mount_of(fd);
-  const std::string type = mount.has_value() ? type_of_mount(*mount) : "";
+  if ((known.stx_mask & STATX_MNT_ID) == 0) {
+    return fail(
+        "guest memory is not shared memory, and this kernel (before Linux 5.8) doesn't tell which file system it is on; "
+        "use shared memory, a memfd or hugetlbfs");
+  }
+  const std::string type = type_of_mount(known.stx_mnt_id);
   if (type.empty()) {
     return fail(
         "guest memory is neither shared memory nor a file on a file system that is mounted here; "
@@ -186,12 +175,27 @@ bool round_up(std::uint64_t bytes, std::size_t page, std::size_t& out) {
 // Address space that all mappings of the process take. Relaxed: nothing else is ordered by it.
 std::atomic<std::uint64_t> mapped_bytes{0};
 
-// What guests may have of it: a limit that was set for the process (ulimit -v) leaves a quarter for ourselves.
+// Address space that the process has now. 0 if that can't be told.
+std::uint64_t size_of_process() {
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t pages = 0;
+  statm >> pages;
+  return pages * system_page_bytes();
+}
+
+// What guests may have of it. A limit that was set for the process (ulimit -v) leaves a quarter for ourselves: at least what
+// we have when the first guest comes, the stacks of two threads that let go for each device (base/foreign.hpp), and some
+// heap for what devices and sessions need later.
 std::uint64_t mappable_bytes() {
   static const std::uint64_t bytes = [] {
+    constexpr std::uint64_t kForThreads = limits::kDevicesMax * 2 * (std::uint64_t{256 + 4} << 10U);
+    constexpr std::uint64_t kForHeap = std::uint64_t{128} << 20U;
     rlimit limit{};
-    const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-    return limited ? std::min<std::uint64_t>(limit.rlim_cur / 4 * 3, limits::kMappedBytesMax) : limits::kMappedBytesMax;
+    if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+      return limits::kMappedBytesMax;
+    }
+    const std::uint64_t ours = std::max<std::uint64_t>(limit.rlim_cur / 4, size_of_process() + kForThreads + kForHeap);
+    return std::min<std::uint64_t>(limit.rlim_cur - std::min<std::uint64_t>(ours, limit.rlim_cur), limits::kMappedBytesMax);
   }();
   return bytes;
 }

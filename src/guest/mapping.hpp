@@ -36,9 +36,9 @@ class Mapping {
   // Maps `bytes` of `fd` from `file_offset` on, readable and writable, shared. The fd may be closed afterwards: the mapping
   // keeps one of its own. What it takes is counted in `holdings`, which lets it go at the end; null: not counted, and it
   // ends where the last reference does. Errors: a size of zero or one that overflows, no regular file or one on FUSE or a
-  // network, a file shorter than offset + bytes, more than this front-end's share of the address space, mmap's own; no room
-  // in the table of guest/sigbus.hpp. hugetlbfs files are mapped with the alignment that they need. Installs the handler of
-  // guest/sigbus.hpp if that wasn't done before.
+  // network (before Linux 5.8: on anything but memory), a file shorter than offset + bytes, more than this front-end's share
+  // of the address space, mmap's own; no room in the table of guest/sigbus.hpp. hugetlbfs files are mapped with the
+  // alignment that they need. Installs the handler of guest/sigbus.hpp if that wasn't done before.
   [[nodiscard]] static Result<std::shared_ptr<Mapping>> create(int fd, GuestAddress guest, UserAddress user,
                                                                std::uint64_t bytes, std::uint64_t file_offset,
                                                                std::shared_ptr<ForeignHoldings> holdings = nullptr);

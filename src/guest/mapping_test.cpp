@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "base/test_soon.hpp"
+#include "base/time.hpp"
 #include "guest/access.hpp"
 #include "guest/sigbus.hpp"
 #include "guest/test_memory.hpp"
@@ -179,6 +181,39 @@ TEST(Mapping, TakesAFileOfALocalDisk) {
   ASSERT_EQ(::ftruncate(file.get(), kPage), 0);
   const auto mapping = Mapping::create(file.get(), kGuest, kUser, kPage, 0);
   EXPECT_TRUE(mapping.has_value()) << error_of(mapping);
+}
+
+Duration cpu_of_this_thread() {
+  rusage used{};
+  EXPECT_EQ(::getrusage(RUSAGE_THREAD, &used), 0);
+  return Duration::seconds(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+         Duration::microseconds(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+}
+
+// The owner of a file can put as many record locks on it as he likes.
+TEST(Mapping, DoesNotReadTheLocksOfAFile) {
+  std::string path = ::testing::TempDir() + "ringway-mapping-XXXXXX";
+  const UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
+  ASSERT_TRUE(file) << std::strerror(errno);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  ASSERT_EQ(::ftruncate(file.get(), kPage), 0);
+  const auto cost = [&] {
+    const Duration before = cpu_of_this_thread();
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_TRUE(Mapping::identify(file.get(), kGuest, kUser, kPage, 0));
+    }
+    return cpu_of_this_thread() - before;
+  };
+  static_cast<void>(cost());
+  const Duration without = cost();
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_len = 1;
+  for (int i = 0; i < 4000; ++i) {
+    lock.l_start = 2 * (4000 - i);  // from the end, where the kernel's list of them begins
+    ASSERT_EQ(::fcntl(file.get(), F_OFD_SETLK, &lock), 0) << std::strerror(errno);
+  }
+  EXPECT_LT(cost().ns, 10 * without.ns + Duration::milliseconds(100).ns);
 }
 
 // Serves one FUSE file, a root that is a regular file, as far as its open(2). After that it answers nothing any more, as an

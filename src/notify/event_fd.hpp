@@ -3,7 +3,9 @@
 // Owner: the worker that owns the queue. The descriptor is hostile: an eventfd at its maximum, or a full
 // socket (UML's call fd is a stream socket), would block a write for ever. It was made non-blocking on receipt, but the peer
 // shares the open file and may clear that flag at any time; a StuckWriteGuard lets the control thread see and free a worker
-// that hangs in such a write.
+// that hangs in such a write. And it may let as many wait for the descriptor as it likes, all of whom the write has to wake:
+// a worker whose turns are long looks at what its writes cost. Both are harm, after which nothing more is written for that
+// front-end (ForeignHoldings::note_harm()): it has one such write, not one for each of its rings.
 #pragma once
 
 #include <atomic>
@@ -19,6 +21,9 @@ struct StuckWriteGuard {
   // Relaxed: a look that comes too early or too late finds another write, or none.
   std::atomic<bool> writing{false};
 
+  // The worker's own: its turns take longer than they should, so writes are timed one by one. Else no clock is read.
+  bool timed = false;
+
   void enter() noexcept { writing.store(true, std::memory_order_relaxed); }
   void leave() noexcept { writing.store(false, std::memory_order_relaxed); }
 };
@@ -28,8 +33,9 @@ class EventFd {
   enum class Sent : std::uint8_t {
     sent,
     already_signalled,  // EAGAIN: the peer hasn't taken the last one yet, so it will look
-    broken,             // the peer is gone; the descriptor was dropped
-    held,               // the peer held the write until the watchdog freed us: it means harm; the descriptor was dropped
+    broken,             // the peer is gone, or has done harm before; the descriptor was dropped
+    held,               // the peer held the write until the watchdog freed us, or made it cost too much: it means harm; the
+                        // descriptor was dropped
     none,               // there is no descriptor
   };
 
@@ -39,6 +45,8 @@ class EventFd {
   Sent signal(StuckWriteGuard& guard) noexcept;
 
  private:
+  [[nodiscard]] bool harmed() const noexcept { return fd_.holdings() != nullptr && fd_.holdings()->harmed(); }
+
   ForeignFd fd_;
 };
 

@@ -1,6 +1,5 @@
 #include "vhost_user/backend_channel.hpp"
 
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 #include <span>
@@ -11,8 +10,9 @@
 
 namespace ringway::vhost_user {
 
-Result<std::unique_ptr<BackendChannel>> BackendChannel::create(ForeignFd socket, Loop& loop) {
-  std::unique_ptr<BackendChannel> channel(new BackendChannel(std::move(socket), loop));
+Result<std::unique_ptr<BackendChannel>> BackendChannel::create(ForeignFd socket, Loop& loop,
+                                                               std::shared_ptr<SocketLog> log) {
+  std::unique_ptr<BackendChannel> channel(new BackendChannel(std::move(socket), loop, std::move(log)));
   // Each time that there is room again, and when the front-end hangs up.
   RW_TRY_ASSIGN(channel->watch_, loop.watch(channel->socket_.get(), EPOLLOUT, *channel));
   return channel;
@@ -42,7 +42,11 @@ bool BackendChannel::send(Note note) {
   const bool of_ring = note.request != BackendRequest::config_change_msg;
   const std::vector<std::byte> bytes =
       encode(static_cast<std::uint32_t>(note.request), kVersion, of_ring ? bytes_of(state) : std::span<const std::byte>{});
-  const Result<std::size_t> sent = send_some(socket_.get(), bytes, {});
+  const Result<std::size_t> sent = send_some(socket_.get(), bytes, {}, socket_.holdings().get());
+  if (socket_.holdings() != nullptr && socket_.holdings()->harmed()) {
+    fail_channel("the front-end has held up our threads");
+    return false;
+  }
   if (!sent) {
     fail_channel(sent.error().message);
     return false;
@@ -65,7 +69,7 @@ void BackendChannel::on_ready(std::uint32_t events) noexcept {
 }
 
 void BackendChannel::fail_channel(const std::string& reason) {
-  spdlog::info("back-end channel ended: {}", reason);
+  log_->info("back-end channel ended: " + reason);
   loop_.unwatch(std::exchange(watch_, {}));
   socket_.reset();
   waiting_.clear();

@@ -12,18 +12,20 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/foreign.hpp"
 #include "base/result.hpp"
 #include "loop/loop.hpp"
 #include "vhost_user/messages.hpp"
+#include "vhost_user/socket_log.hpp"
 
 namespace ringway::vhost_user {
 
 class BackendChannel final : private FdHandler {
  public:
   // Errors: the loop can't watch the socket. REQUIRES: a Unix socket.
-  static Result<std::unique_ptr<BackendChannel>> create(ForeignFd socket, Loop& loop);
+  static Result<std::unique_ptr<BackendChannel>> create(ForeignFd socket, Loop& loop, std::shared_ptr<SocketLog> log);
   BackendChannel(const BackendChannel&) = delete;
   BackendChannel& operator=(const BackendChannel&) = delete;
   ~BackendChannel() override;
@@ -42,7 +44,8 @@ class BackendChannel final : private FdHandler {
     auto operator<=>(const Note&) const = default;
   };
 
-  BackendChannel(ForeignFd socket, Loop& loop) : loop_(loop), socket_(std::move(socket)) {}
+  BackendChannel(ForeignFd socket, Loop& loop, std::shared_ptr<SocketLog> log)
+      : loop_(loop), log_(std::move(log)), socket_(std::move(socket)) {}
 
   void on_ready(std::uint32_t events) noexcept override;
   bool request(Note note);
@@ -50,6 +53,7 @@ class BackendChannel final : private FdHandler {
   void fail_channel(const std::string& reason);
 
   Loop& loop_;
+  const std::shared_ptr<SocketLog> log_;
   ForeignFd socket_;
   WatchId watch_;
   std::set<Note> waiting_;  // for room in the socket

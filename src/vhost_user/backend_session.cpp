@@ -23,8 +23,8 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -74,6 +74,8 @@ namespace {
 
 // Messages of one session in one turn of the loop, so that a front-end that floods us delays the others by little.
 constexpr int kMessagesPerTurn = 32;
+// And its CPU time: what each message costs may be the front-end's choice.
+constexpr Duration kTimePerTurn = Duration::milliseconds(5);
 // Log lines about faults of one session; beyond that only every doubling of the number is reported.
 constexpr std::uint64_t kFaultLinesMax = 16;
 // VHOST_USER_MAX_CONFIG_SIZE: what front-ends allow for a configuration space.
@@ -145,9 +147,11 @@ bool is_other_end(int fd, int session) {
          same(name(fd, ::getsockname), name(session, ::getpeername));
 }
 
+// Not by F_GETFL and F_SETFL: what the owner of the open file changes between the two would be set back, and O_ASYNC is a
+// flag for which the kernel takes the socket's lock.
 Result<> make_nonblocking(int fd) {
-  const int flags = ::fcntl(fd, F_GETFL);
-  if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+  int on = 1;
+  if (::ioctl(fd, FIONBIO, &on) != 0) {
     return fail_errno(errno, "O_NONBLOCK can't be set on its file descriptor");
   }
   return {};
@@ -176,7 +180,8 @@ RingAddresses ring_addresses(const VringAddress& address) {
 
 class Session final : public BackendSession, private FdHandler, private FrontEndPort {
  public:
-  Session(ForeignFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended);
+  Session(ForeignFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended,
+          std::shared_ptr<SocketLog> log);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() override;
@@ -313,9 +318,11 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   bool send_vring_call(std::uint32_t index) override;
   bool send_vring_error(std::uint32_t index) override;
   void give_up(const std::string& reason) override;
+  [[nodiscard]] bool sent_by_channel(bool sent);
 
   Loop& loop_;
   Device& device_;
+  const std::shared_ptr<SocketLog> log_;
   std::move_only_function<void(std::string reason)> ended_;
   ForeignFd socket_;
   WatchId watch_;
@@ -410,9 +417,11 @@ const std::array<Session::Rule, 44> Session::kRules = {{
     {Request::get_shmem_config, 0, kAny, 0, 0, Refusal::empty, nullptr},
 }};
 
-Session::Session(ForeignFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended)
+Session::Session(ForeignFd socket, Loop& loop, Device& device, std::move_only_function<void(std::string reason)> ended,
+                 std::shared_ptr<SocketLog> log)
     : loop_(loop),
       device_(device),
+      log_(std::move(log)),
       ended_(std::move(ended)),
       socket_(std::move(socket)),
       reader_(socket_.holdings()),
@@ -482,9 +491,17 @@ void Session::pump() {
   }
   pumping_ = true;
   int budget = kMessagesPerTurn;
+  const Duration began = thread_cpu_time(pthread_self());
   bool more = true;
-  while (more && !busy_ && !ending_ && output_.empty()) {
-    if (budget-- == 0) {
+  while (more && !busy_ && !ending_) {
+    if (socket_.holdings() != nullptr && socket_.holdings()->harmed()) {
+      give_up("its descriptors held up our threads: one was made blocking again, or very many wait for it");
+      break;
+    }
+    if (!output_.empty()) {
+      break;
+    }
+    if (budget-- == 0 || thread_cpu_time(pthread_self()) - began > kTimePerTurn) {
       loop_.set_timer(next_turn_, Instant{});
       break;
     }
@@ -547,7 +564,7 @@ void Session::send(std::span<const std::byte> payload, int fd) {
   }
   std::vector<std::byte> bytes = encode(header_.request, kVersion | kFlagReply, payload);
   const std::span<const int> fds = fd >= 0 ? std::span(&fd, 1) : std::span<const int>{};
-  const Result<std::size_t> sent = send_some(socket_.get(), bytes, fds);
+  const Result<std::size_t> sent = send_some(socket_.get(), bytes, fds, socket_.holdings().get());
   if (!sent) {
     end(sent.error().message);
     return;
@@ -570,7 +587,8 @@ void Session::flush() {
   while (output_sent_ < output_.size()) {
     const int fd = output_fd_.get();
     const std::span<const int> fds = fd >= 0 ? std::span(&fd, 1) : std::span<const int>{};
-    const Result<std::size_t> sent = send_some(socket_.get(), std::span(output_).subspan(output_sent_), fds);
+    const Result<std::size_t> sent =
+        send_some(socket_.get(), std::span(output_).subspan(output_sent_), fds, socket_.holdings().get());
     if (!sent) {
       output_.clear();
       output_sent_ = 0;
@@ -665,9 +683,9 @@ void Session::count_fault(Fault fault, const std::string& text) {
     total += count;
   }
   if (total <= kFaultLinesMax) {
-    spdlog::warn("{}: {}", device_.name(), text);
+    log_->warn(text);
   } else if (std::has_single_bit(total)) {
-    spdlog::warn("{}: {} (fault {} of this session)", device_.name(), text, total);
+    log_->warn(fmt::format("{} (fault {} of this session)", text, total));
   }
 }
 
@@ -708,14 +726,15 @@ void Session::detach() {
     // The front-end sees the end now, and not only when what it left unread in the socket has been closed.
     ::shutdown(socket_.get(), SHUT_RDWR);
     socket_.reset();
-    spdlog::info("{}: session ended: {}", device_.name(), reason_);
+    log_->info(fmt::format("session ended: {}", reason_));
     loop_.set_timer(next_turn_, Instant{});
   });
 }
 
 void Session::on_detach_deadline() {
-  spdlog::warn("{}: requests are still in flight {} s after the session's end; its memory stays mapped until they are done",
-               device_.name(), limits::kStopDeadline.ns / Duration::seconds(1).ns);
+  log_->warn(
+      fmt::format("requests are still in flight {} s after the session's end; its memory stays mapped until they are done",
+                  limits::kStopDeadline.ns / Duration::seconds(1).ns));
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
@@ -1192,11 +1211,11 @@ Result<bool> Session::may_start(std::uint32_t index) {
   }
   // Most front-ends send the memory first, so this is nearly always a VMM that shares none, and a disk that stays dead.
   if (!std::exchange(told_of_memory_, true)) {
-    spdlog::warn(
-        "{}: ring {} can't start yet: {}. If the guest doesn't see its disk, start the VMM with shared memory "
+    log_->warn(fmt::format(
+        "ring {} can't start yet: {}. If the guest doesn't see its disk, start the VMM with shared memory "
         "(QEMU: -object memory-backend-memfd,share=on with -numa or -machine memory-backend; Cloud Hypervisor: --memory "
         "shared=on)",
-        device_.name(), index, layout.error().message);
+        index, layout.error().message));
   }
   return false;
 }
@@ -1270,7 +1289,7 @@ void Session::set_backend_req_fd(Message& message) {
   if (is_other_end(message.fds[0].get(), socket_.get())) {
     return refuse(Fault::bad_fds, "a file descriptor that is the front-end's own end of this connection");
   }
-  Result<std::unique_ptr<BackendChannel>> channel = BackendChannel::create(std::move(message.fds[0]), loop_);
+  Result<std::unique_ptr<BackendChannel>> channel = BackendChannel::create(std::move(message.fds[0]), loop_, log_);
   if (!channel) {
     return refuse(Fault::bad_fds, channel.error().message);
   }
@@ -1279,7 +1298,8 @@ void Session::set_backend_req_fd(Message& message) {
 }
 
 bool Session::notify_config_change() {
-  return channel_ != nullptr && (protocol_features_ & kProtocolConfig) != 0 && channel_->notify_config_change();
+  return channel_ != nullptr && (protocol_features_ & kProtocolConfig) != 0 &&
+         sent_by_channel(channel_->notify_config_change());
 }
 
 void Session::give_up(const std::string& reason) {
@@ -1288,11 +1308,19 @@ void Session::give_up(const std::string& reason) {
 }
 
 bool Session::send_vring_call(std::uint32_t index) {
-  return channel_ != nullptr && inband() && channel_->vring_call(index);
+  return channel_ != nullptr && inband() && sent_by_channel(channel_->vring_call(index));
 }
 
 bool Session::send_vring_error(std::uint32_t index) {
-  return channel_ != nullptr && inband() && channel_->vring_err(index);
+  return channel_ != nullptr && inband() && sent_by_channel(channel_->vring_err(index));
+}
+
+// The channel that took too much of our time is dead; so is the session, in the next turn.
+bool Session::sent_by_channel(bool sent) {
+  if (!sent && socket_.holdings() != nullptr && socket_.holdings()->harmed()) {
+    loop_.set_timer(next_turn_, Instant{});
+  }
+  return sent;
 }
 
 // The reply has the size of the request, or nothing in it.
@@ -1423,8 +1451,12 @@ void Session::get_status(Message& /*message*/) {
 }  // namespace
 
 std::unique_ptr<BackendSession> BackendSession::create(ForeignFd socket, Loop& loop, Device& device,
-                                                       std::move_only_function<void(std::string reason)> ended) {
-  auto session = std::make_unique<Session>(std::move(socket), loop, device, std::move(ended));
+                                                       std::move_only_function<void(std::string reason)> ended,
+                                                       std::shared_ptr<SocketLog> log) {
+  if (log == nullptr) {
+    log = std::make_shared<SocketLog>(device.name());
+  }
+  auto session = std::make_unique<Session>(std::move(socket), loop, device, std::move(ended), std::move(log));
   session->start();
   return session;
 }

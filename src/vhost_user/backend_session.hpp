@@ -19,6 +19,7 @@
 #include "base/foreign.hpp"
 #include "loop/loop.hpp"
 #include "vhost_user/device.hpp"
+#include "vhost_user/socket_log.hpp"
 
 namespace ringway::vhost_user {
 
@@ -40,9 +41,10 @@ class BackendSession {
  public:
   // What the front-end sends belongs to the holdings of its socket. `ended` is called once, when the socket is closed and
   // the device is detached (from the loop, not from within another call of the session); the owner then destroys the
-  // session, in that call or later. Not destroyed before that.
+  // session, in that call or later. Not destroyed before that. `log` is the socket's; null: one of its own.
   static std::unique_ptr<BackendSession> create(ForeignFd socket, Loop& loop, Device& device,
-                                                std::move_only_function<void(std::string reason)> ended);
+                                                std::move_only_function<void(std::string reason)> ended,
+                                                std::shared_ptr<SocketLog> log = nullptr);
   virtual ~BackendSession() = default;
   // Ends the session as if the front-end had gone (daemon shutdown, device removal); `ended` follows.
   virtual void close(std::string reason) = 0;

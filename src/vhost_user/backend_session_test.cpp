@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <semaphore>
@@ -1100,6 +1102,65 @@ TEST_F(SessionTest, DescriptorsThatCannotBeClosedAreBounded) {
   holdings = nullptr;
 }
 
+// What others take must not end a session that takes nothing more.
+TEST_F(SessionTest, OnlyNewDescriptorsAreTooMany) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit lower = before;
+  lower.rlim_cur = 1024;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+  holdings = ForeignHoldings::create();
+  connect();
+  negotiate();
+  const std::uint32_t own = holdings->descriptors();
+  while (holdings->descriptors() <= holdings->descriptors_max()) {
+    holdings->count_descriptor();
+  }
+  const std::uint32_t others = holdings->descriptors() - own;
+  EXPECT_TRUE(get(Request::get_features));
+  EXPECT_FALSE(ended);
+  const UniqueFd event = make_event();
+  send(Request::set_vring_call, bytes_of(std::uint64_t{0}), {event.get()});
+  ASSERT_TRUE(ended);
+  EXPECT_THAT(*ended, HasSubstr("descriptors of this front-end are open or still being closed"));
+  finish();
+  EXPECT_TRUE(test::soon([&] { return holdings->descriptors() == others; }, std::chrono::seconds(10)));
+  holdings = nullptr;
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+// Its own end of the connection has so many watches that each reply wakes a multitude.
+TEST_F(SessionTest, RepliesThatWakeAMultitudeEndTheSession) {
+  constexpr std::size_t kEpolls = 200, kCopies = 200;
+  holdings = ForeignHoldings::create();
+  connect();
+  negotiate();
+  std::vector<UniqueFd> copies;
+  std::vector<UniqueFd> epolls;
+  for (std::size_t i = 0; i < kCopies; ++i) {
+    copies.emplace_back(::fcntl(front->socket(), F_DUPFD_CLOEXEC, 0));
+  }
+  for (std::size_t i = 0; i < kEpolls; ++i) {
+    epolls.emplace_back(::epoll_create1(EPOLL_CLOEXEC));
+    for (const UniqueFd& copy : copies) {
+      epoll_event wanted{};
+      wanted.events = EPOLLIN | EPOLLET;
+      if (::epoll_ctl(epolls.back().get(), EPOLL_CTL_ADD, copy.get(), &wanted) != 0) {
+        GTEST_SKIP() << "too few descriptors or epoll watches here: " << errno;
+      }
+    }
+  }
+  for (int i = 0; i < 2000 && !ended; ++i) {
+    static_cast<void>(get(Request::get_queue_num));
+  }
+  ASSERT_TRUE(ended);
+  EXPECT_THAT(*ended, HasSubstr("held up our threads"));
+  EXPECT_TRUE(holdings->harmed()) << "its endpoint is to hear of it";
+  finish();
+  EXPECT_TRUE(test::soon([&] { return holdings->descriptors() == 0; }, std::chrono::seconds(10)));
+  holdings = nullptr;
+}
+
 // Descriptors may come beside each byte of a message that never ends.
 TEST_F(SessionTest, UnfinishedMessageBringsNoMoreDescriptorsThanAWholeOne) {
   holdings = ForeignHoldings::create();
@@ -1116,6 +1177,7 @@ TEST_F(SessionTest, UnfinishedMessageBringsNoMoreDescriptorsThanAWholeOne) {
   EXPECT_TRUE(ended);
   EXPECT_LE(holdings->descriptors(), 3 * limits::kFdsPerMessageMax);
   finish();
+  EXPECT_TRUE(test::soon([&] { return holdings->descriptors() == 0; }, std::chrono::seconds(10)));
   holdings = nullptr;
 }
 

@@ -1,6 +1,7 @@
 #include "vhost_user/codec.hpp"
 
 #include <fmt/core.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "loop/clock.hpp"
 
 namespace ringway::vhost_user {
 
@@ -33,6 +35,22 @@ void collect_fds(msghdr& header, std::vector<ForeignFd>& fds, const std::shared_
   }
 }
 
+// sendmsg() or recvmsg(), or -errno. Each wakes whoever waits at the other end, and how many those are is the other end's
+// choice.
+template <typename Call>
+ssize_t uninterrupted(ForeignHoldings* holdings, Call call) {
+  const Duration before = holdings != nullptr ? thread_cpu_time(pthread_self()) : Duration{};
+  ssize_t moved = -1;
+  do {
+    moved = call();
+  } while (moved < 0 && errno == EINTR);
+  moved = moved < 0 ? -errno : moved;
+  if (holdings != nullptr) {
+    holdings->charge(thread_cpu_time(pthread_self()) - before, clock_now());
+  }
+  return moved;
+}
+
 }  // namespace
 
 long MessageReader::receive(int socket, std::byte* destination, std::size_t bytes) {
@@ -43,12 +61,10 @@ long MessageReader::receive(int socket, std::byte* destination, std::size_t byte
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  ssize_t got = -1;
-  do {
-    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  } while (got < 0 && errno == EINTR);
+  const ssize_t got =
+      uninterrupted(holdings_.get(), [&] { return ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); });
   if (got < 0) {
-    return -errno;
+    return got;
   }
   collect_fds(header, message_.fds, holdings_);
   if ((header.msg_flags & MSG_CTRUNC) != 0) {
@@ -86,13 +102,7 @@ MessageReader::Status MessageReader::read(int socket) {
     }
     std::byte* destination = in_header ? header_.data() + header_bytes_ : message_.payload.data() + payload_bytes_;
     const std::size_t wanted = in_header ? sizeof(Header) - header_bytes_ : message_.payload.size() - payload_bytes_;
-    // Before each part: fds may come beside every byte of a message. Those that nobody has closed yet count as well, of
-    // earlier connections too: who lets each close() wait doesn't get more and more of them.
-    if (holdings_ != nullptr && holdings_->descriptors() > holdings_->descriptors_max()) {
-      error_ = fmt::format("{} descriptors of this front-end are open or still being closed, {} may be",
-                           holdings_->descriptors(), holdings_->descriptors_max());
-      return Status::broken;
-    }
+    const std::size_t had = message_.fds.size();
     const long got = receive(socket, destination, wanted);
     if (got == -EAGAIN) {
       return Status::incomplete;
@@ -107,6 +117,15 @@ MessageReader::Status MessageReader::read(int socket) {
     if (message_.fds.size() > limits::kFdsPerMessageMax) {
       error_ = fmt::format("a message with {} descriptors, at most {} are accepted", message_.fds.size(),
                            limits::kFdsPerMessageMax);
+      return Status::broken;
+    }
+    // After each part that brought some: fds may come beside every byte of a message. Those that nobody has closed yet count
+    // as well, of earlier connections too: who lets each close() wait doesn't get more and more of them. Who sends none is
+    // not stopped, though others have left less than he has already.
+    if (message_.fds.size() != had && holdings_ != nullptr && holdings_->descriptors() > holdings_->descriptors_max()) {
+      error_ =
+          fmt::format("{} descriptors of this front-end are open or still being closed, {} may be (is ulimit -n too low?)",
+                      holdings_->descriptors(), holdings_->descriptors_max());
       return Status::broken;
     }
     if (!in_header) {
@@ -137,7 +156,8 @@ std::vector<std::byte> encode(std::uint32_t request, std::uint32_t flags, std::s
   return bytes;
 }
 
-Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                              ForeignHoldings* holdings) {
   RW_CHECK(fds.size() <= limits::kFdsPerMessageMax);
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control{};
   // sendmsg only reads what the vector points at; its interface predates const.
@@ -154,17 +174,14 @@ Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes, std:
     rights->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
   }
-  ssize_t sent = -1;
-  do {
-    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
+  const ssize_t sent = uninterrupted(holdings, [&] { return ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT); });
   if (sent >= 0) {
     return static_cast<std::size_t>(sent);
   }
-  if (errno == EAGAIN) {
+  if (sent == -EAGAIN) {
     return std::size_t{0};
   }
-  return fail_errno(errno, "the socket can't be written");
+  return fail_errno(static_cast<int>(-sent), "the socket can't be written");
 }
 
 }  // namespace ringway::vhost_user

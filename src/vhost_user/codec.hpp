@@ -69,8 +69,10 @@ class MessageReader {
 [[nodiscard]] std::vector<std::byte> encode(std::uint32_t request, std::uint32_t flags, std::span<const std::byte> payload);
 
 // Sends without blocking, with `fds` beside the first byte. Returns how many bytes the socket took: 0 if it is full (then no
-// fd went either). Never raises SIGPIPE. Errors: the socket's own, EPIPE among them.
-[[nodiscard]] Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
+// fd went either). Never raises SIGPIPE. What it costs beyond the ordinary is charged to `holdings`, unless they are null.
+// Errors: the socket's own, EPIPE among them.
+[[nodiscard]] Result<std::size_t> send_some(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                                            ForeignHoldings* holdings = nullptr);
 
 // A wire structure from the first bytes of a payload that may be longer; nothing if it is shorter.
 template <typename T>

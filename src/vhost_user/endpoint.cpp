@@ -23,6 +23,7 @@
 #include "loop/clock.hpp"
 #include "vhost_user/backend_session.hpp"
 #include "vhost_user/socket_lock.hpp"
+#include "vhost_user/socket_log.hpp"
 
 namespace ringway::vhost_user {
 
@@ -36,6 +37,8 @@ constexpr Duration kFirstPenalty = Duration::seconds(2);
 constexpr Duration kLongestPenalty = Duration::seconds(256);
 // While the device's front-ends hold all descriptors that they may, nobody else is let in; looked at so often.
 constexpr Duration kFullPause = Duration::milliseconds(100);
+// After a session, what it has left behind may wait for a thread that couldn't be had; looked at so often until it doesn't.
+constexpr Duration kLettingGoPause = Duration::seconds(1);
 // Front-ends that wait for the first one to be drained. Few, but a restarting VMM may knock more than once.
 constexpr int kBacklog = 8;
 
@@ -82,6 +85,19 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
   [[nodiscard]] std::uint64_t refused() const override { return refused_ + (session_ != nullptr ? session_->refused() : 0); }
 
  private:
+  class LettingGo final : public TimerHandler {
+   public:
+    explicit LettingGo(Loop& loop) : loop_(loop) {}
+    void on_timer(Instant now) noexcept override {
+      if (ForeignHoldings::try_again()) {
+        loop_.set_timer(*this, now + kLettingGoPause);
+      }
+    }
+
+   private:
+    Loop& loop_;
+  };
+
   Result<> open_inherited();
   Result<> watch_listener();
   void on_ready(std::uint32_t events) noexcept override;
@@ -101,10 +117,12 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
   std::optional<SocketLock> lock_;
   // All that a front-end makes us hold, from one session to the next. The listener too: in its backlog may be descriptors
   // that were sent to it.
-  const std::shared_ptr<ForeignHoldings> holdings_ = ForeignHoldings::create();
+  const std::shared_ptr<ForeignHoldings> holdings_ = ForeignHoldings::create(device_.ring_count());
   ForeignFd listener_;
+  const std::shared_ptr<SocketLog> log_ = std::make_shared<SocketLog>(device_.name());
   bool told_of_waiting_ = false;  // in this session
   WatchId watch_;
+  LettingGo letting_go_{loop_};
   Duration pause_ = kFirstPause;
   Duration penalty_ = kFirstPenalty;
   Instant not_before_;  // no front-end is taken earlier
@@ -119,6 +137,7 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
 SocketEndpoint::~SocketEndpoint() {
   RW_CHECK(session_ == nullptr);
   loop_.cancel_timer(*this);
+  loop_.cancel_timer(letting_go_);
   stop_listening();
 }
 
@@ -199,6 +218,7 @@ void SocketEndpoint::find_front_end() {
     return;
   }
   if (session_ == nullptr && holdings_->descriptors() > holdings_->descriptors_max()) {
+    static_cast<void>(ForeignHoldings::try_again());
     loop_.set_timer(*this, clock_now() + kFullPause);
     return;
   }
@@ -207,8 +227,7 @@ void SocketEndpoint::find_front_end() {
     pollfd backlog{.fd = listener_.get(), .events = POLLIN, .revents = 0};
     if (listener_ && !told_of_waiting_ && ::poll(&backlog, 1, 0) == 1) {
       told_of_waiting_ = true;
-      spdlog::info("{}: {}: another front-end has connected and waits: a socket serves one at a time", device_.name(),
-                   place());
+      log_->info(fmt::format("{}: another front-end has connected and waits: a socket serves one at a time", place()));
     }
     return;
   }
@@ -230,7 +249,7 @@ void SocketEndpoint::accept_front_end() {
     }
     if (errno != EAGAIN) {
       // Out of descriptors or memory. The front-end stays in the backlog, and that is no new edge.
-      spdlog::warn("{}: {}: a front-end can't be accepted: {}", device_.name(), place(), std::strerror(errno));
+      log_->warn(fmt::format("{}: a front-end can't be accepted: {}", place(), std::strerror(errno)));
       try_again_later();
     }
     return;
@@ -244,7 +263,7 @@ void SocketEndpoint::connect_to_front_end() {
     return begin_session(std::move(socket));
   }
   if (pause_ == kFirstPause) {
-    spdlog::info("{}: {}: no front-end there yet ({}), waiting", device_.name(), place(), std::strerror(errno));
+    log_->info(fmt::format("{}: no front-end there yet ({}), waiting", place(), std::strerror(errno)));
   }
   try_again_later();
 }
@@ -258,9 +277,10 @@ void SocketEndpoint::begin_session(UniqueFd socket) {
   ++sessions_;
   began_ = clock_now();
   told_of_waiting_ = false;
-  spdlog::info("{}: {}: a front-end has connected", device_.name(), place());
-  session_ = BackendSession::create(ForeignFd(std::move(socket), holdings_), loop_, device_,
-                                    [this](const std::string& /*logged by it*/) { end_session(); });
+  log_->info(fmt::format("{}: a front-end has connected", place()));
+  session_ = BackendSession::create(
+      ForeignFd(std::move(socket), holdings_), loop_, device_,
+      [this](const std::string& /*logged by it*/) { end_session(); }, log_);
 }
 
 void SocketEndpoint::end_session() {
@@ -271,14 +291,14 @@ void SocketEndpoint::end_session() {
   }
   session_.reset();
   const Instant now = clock_now();
+  loop_.set_timer(letting_go_, now + kLettingGoPause);
   if (now - began_ >= kLongestPenalty) {
     penalty_ = kFirstPenalty;
   }
   const bool harmful = holdings_->take_harm();
   if (harmful) {
     not_before_ = now + penalty_;
-    spdlog::warn("{}: {}: the next front-end is served in {} s", device_.name(), place(),
-                 penalty_.ns / Duration::seconds(1).ns);
+    log_->warn(fmt::format("{}: the next front-end is served in {} s", place(), penalty_.ns / Duration::seconds(1).ns));
     penalty_ = std::min(penalty_ + penalty_, kLongestPenalty);
   }
   if (harmful && !closing_ && (listener_ || options_.inherited_fd < 0)) {

@@ -5,7 +5,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
+#include <vector>
 
 #include "loop/clock.hpp"
 #include "notify/event_fd.hpp"
@@ -71,6 +73,55 @@ TEST(WorkerPool, FreesAWorkerThatHangsInAPeersDescriptor) {
   EXPECT_EQ(outcome.get(), EventFd::Sent::held);
   EXPECT_FALSE(call.present());
   close(peer);
+}
+
+// One write for the whole front-end, not one for each of its rings.
+TEST(WorkerPool, OneFrontEndHoldsAWorkerOnce) {
+  constexpr std::size_t kRings = 16;
+  auto pool = make_pool();
+  const auto holdings = ForeignHoldings::create();
+  std::vector<UniqueFd> peers;
+  std::vector<EventFd> calls(kRings);
+  for (EventFd& call : calls) {
+    peers.emplace_back(eventfd(0, EFD_CLOEXEC));  // blocking
+    const std::uint64_t maximum = UINT64_MAX - 1;
+    ASSERT_EQ(write(peers.back().get(), &maximum, sizeof maximum), static_cast<ssize_t>(sizeof maximum));
+    call.set({UniqueFd(fcntl(peers.back().get(), F_DUPFD_CLOEXEC, 0)), holdings});
+  }
+  std::promise<std::vector<EventFd::Sent>> sent;
+  std::future<std::vector<EventFd::Sent>> outcome = sent.get_future();
+  const WorkerPort& port = pool->ports().front();
+  port.executor->post([&] {
+    std::vector<EventFd::Sent> each;
+    for (EventFd& call : calls) {
+      each.push_back(call.signal(port.context->stuck_write));
+    }
+    sent.set_value(std::move(each));
+  });
+  while (outcome.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    pool->free_stuck_writes();
+  }
+  const std::vector<EventFd::Sent> each = outcome.get();
+  EXPECT_EQ(each.front(), EventFd::Sent::held);
+  EXPECT_EQ(std::ranges::count(each, EventFd::Sent::broken), kRings - 1);
+}
+
+TEST(WorkerPool, WritesAreTimedAfterALongTurn) {
+  auto pool = make_pool();
+  const WorkerPort& port = pool->ports().front();
+  const auto timed = [&](Duration turn) {
+    std::promise<bool> result;
+    port.executor->post([&] {
+      const bool timed_by_now = port.context->stuck_write.timed;
+      const Instant end = clock_now() + turn;
+      while (clock_now() < end) {
+      }
+      result.set_value(timed_by_now);
+    });
+    return result.get_future().get();
+  };
+  static_cast<void>(timed(Duration::milliseconds(20)));
+  EXPECT_TRUE(timed({}));
 }
 
 TEST(WorkerPool, AnIdleWorkerSleeps) {
