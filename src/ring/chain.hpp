@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 
+#include "base/check.hpp"
 #include "base/limits.hpp"
 
 namespace ringway {
@@ -76,7 +77,8 @@ class Chain {
   [[nodiscard]] std::uint32_t cost() const { return cost_; }
 
   // The lists that readable() and writable() have given stay as they are while further chains are popped, and may be changed
-  // by who has kept them. The segments of chains that are kept one after the other follow each other without a gap.
+  // by who has kept them. The segments of chains that are kept one after the other follow each other without a gap. There is
+  // room for another pop() only while can_keep().
   void keep() { first_ += count_; }
   [[nodiscard]] bool can_keep() const { return first_ < keep_before_; }
   // Those kept from there on are kept no longer.
@@ -84,8 +86,6 @@ class Chain {
   // Where the next chain begins; with segment() the way to what was kept.
   [[nodiscard]] std::size_t position() const { return static_cast<std::size_t>(first_ - segments_.get()); }
   [[nodiscard]] iovec& segment(std::size_t position) { return segments_[position]; }
-  // One segment of the caller's own behind those that are kept.
-  void keep_segment(const iovec& segment) { *first_++ = segment; }
 
   // --- for ring/ and tests ---
   void reset(ChainId id) {
@@ -98,7 +98,10 @@ class Chain {
   void set_id(ChainId id) { id_ = id; }
   // One more than a chain may have: where the status byte of one with too many goes.
   static constexpr std::size_t kStorage = limits::kChainSegmentsMax + 1;
-  [[nodiscard]] std::span<iovec> storage() { return {first_, kStorage}; }
+  [[nodiscard]] std::span<iovec> storage() {
+    RW_DCHECK(first_ <= keep_before_);
+    return {first_, kStorage};
+  }
   [[nodiscard]] std::size_t& count() { return count_; }
   // Accounts for the segments that were appended since `first`.
   void account(bool is_writable, std::uint64_t bytes) {

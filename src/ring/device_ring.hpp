@@ -78,8 +78,8 @@ class DeviceRing {
   [[nodiscard]] bool settle_call() noexcept { return packed_layout_ ? packed_.settle_call() : split_.settle_call(); }
 
   void suppress_kicks() noexcept { packed_layout_ ? packed_.suppress_kicks() : split_.suppress_kicks(); }
-  // Asks the driver for kicks, then (full fence) looks again: true if there is a chain to pop already. With `beyond`: for who
-  // has found that many chains available, and needs more than those.
+  // Asks the driver for kicks, then (full fence) looks again: true if there is a chain to pop already. With `beyond`: for
+  // who has found that many chains available, and needs more than those.
   [[nodiscard]] bool arm_kicks(ChainCount beyond = {}) noexcept {
     return packed_layout_ ? packed_.arm_kicks(beyond) : split_.arm_kicks(beyond);
   }

@@ -5,15 +5,15 @@ namespace ringway {
 namespace {
 
 // A base of zero says "index 0, both wrap counters 0": the start of an even lap. User Mode Linux sends it for a ring that
-// was never used, whose counters are 1 (virtio 1.3 §2.8.1). The ring's last descriptor tells the two apart: a driver that
-// has been round once has set AVAIL or USED there, and a new ring's memory is zero.
+// was never used, whose counters are 1 (virtio 1.3 §2.8.1). The ring's first descriptor tells the two apart: there the
+// device has set USED in the lap before an even one, and the driver leaves it set when it makes it available in that lap;
+// in a new ring it is clear, whether the driver has made anything available yet or not.
 std::uint32_t adopt_base(const RingLayout& layout, std::uint32_t base) {
   if (base != 0) {
     return base;
   }
-  const std::byte* last = layout.descriptor_area + (std::size_t{layout.size} - 1) * kDescriptorBytes;
-  const auto flags = guest::load<std::uint16_t>(last + offsetof(spec::PackedDescriptor, flags));
-  return (flags & kPackedStateFlags) == 0 ? kPackedBaseInitial : base;
+  const auto flags = guest::load<std::uint16_t>(layout.descriptor_area + offsetof(spec::PackedDescriptor, flags));
+  return (flags & spec::kPackedDescUsed) == 0 ? kPackedBaseInitial : base;
 }
 
 }  // namespace

@@ -320,8 +320,8 @@ inline bool PackedRing::arm_kicks(ChainCount beyond) noexcept {
   event_unlogged_ = true;
   PackedPosition awaited = next_avail_;
   awaited.advance(beyond.descriptors, layout_.size);
-  guest::store(layout_.device_area, event_index_ ? event_word(awaited.encode(), spec::kEventFlagsDesc)
-                                                 : event_word(0, spec::kEventFlagsEnable));
+  guest::store(layout_.device_area,
+               event_index_ ? event_word(awaited.encode(), spec::kEventFlagsDesc) : event_word(0, spec::kEventFlagsEnable));
   // Between the store above and the load of the next descriptor's flags. Partner: the driver's full fence between making a
   // descriptor available and its load of the device event area, §2.8.21.3.1.
   full_fence();
