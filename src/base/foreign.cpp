@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <climits>
 #include <csignal>
@@ -27,7 +28,7 @@ struct ForeignHoldingsRegistry {
   }
 
   // Under the mutex.
-  [[nodiscard]] ForeignHoldings::Descriptors divided() const noexcept;
+  [[nodiscard]] ForeignHoldings::DescriptorBudget budget() const noexcept;
   [[nodiscard]] std::uint32_t max_of(const ForeignHoldings& one) const noexcept;
 };
 
@@ -65,11 +66,18 @@ constexpr std::chrono::seconds kLingers{1};
 // close() and munmap() need little. The default of 8 MiB, twice for each device, would take what ulimit -v leaves us.
 constexpr std::size_t kStackBytes = std::size_t{256} << 10U;
 
-// A write that wakes somebody takes some microseconds, and this may be an interrupt or two that came meanwhile, or what a
-// hypervisor has stolen. A front-end may have a twentieth of a thread with longer ones, and once in a while so much at once.
-constexpr Duration kOrdinaryCall = Duration::microseconds(250);
-constexpr Duration kLongCallsAtOnce = Duration::milliseconds(50);
-constexpr std::int64_t kLongCallShare = 20;
+// CPU time includes what interrupts (softirq) and the hypervisor took in the middle of a call, which is long then whoever is
+// at the other end: now and then, or very long once, but hardly so often as not. So one call counts for no more than a
+// bound, and long ones count if half of all are long: for a twentieth of a thread, and once in a while so much at once.
+constexpr int kManyOfLast16 = 8;
+constexpr Duration kOneOfMany = Duration::milliseconds(10);
+constexpr Duration kManyAtOnce = Duration::milliseconds(50);
+constexpr std::int64_t kShareOfMany = 20;
+// A front-end can have ordinary calls between long ones, on another ring. An innocent one's, which are long for as much of
+// the time as others steal and are themselves a small part of all that a thread does, come nowhere near this.
+constexpr Duration kOneAmongOthers = Duration::milliseconds(250);
+constexpr Duration kAmongOthersAtOnce = Duration::milliseconds(500);
+constexpr std::int64_t kShareAmongOthers = 4;
 
 // Memory files alone have seals. Their close() frees memory and waits for nobody.
 bool is_memory(int fd) {
@@ -93,10 +101,10 @@ ForeignHoldings::~ForeignHoldings() {
 
 // ---------------------------------------------------------------- bounds
 
-ForeignHoldings::Descriptors ForeignHoldingsRegistry::divided() const noexcept {
+ForeignHoldings::DescriptorBudget ForeignHoldingsRegistry::budget() const noexcept {
   const std::uint64_t others = all.empty() ? 0 : all.size() - 1;
-  ForeignHoldings::Descriptors sum{.wanted = kTooManyAtOnce * std::min(others, kDoSoAtOnce),
-                                   .possible = descriptors_for_front_ends()};
+  ForeignHoldings::DescriptorBudget sum{.wanted = kTooManyAtOnce * std::min(others, kDoSoAtOnce),
+                                        .possible = descriptors_for_front_ends()};
   for (const ForeignHoldings* each : all) {
     sum.wanted += each->own_descriptors_;
   }
@@ -104,7 +112,7 @@ ForeignHoldings::Descriptors ForeignHoldingsRegistry::divided() const noexcept {
 }
 
 std::uint32_t ForeignHoldingsRegistry::max_of(const ForeignHoldings& one) const noexcept {
-  const auto [wanted, possible] = divided();
+  const auto [wanted, possible] = budget();
   std::uint64_t all_own = 0;
   for (const ForeignHoldings* each : all) {
     all_own += each->own_descriptors_;
@@ -123,10 +131,10 @@ std::uint32_t ForeignHoldingsRegistry::max_of(const ForeignHoldings& one) const 
       std::min<std::uint64_t>(limits::kForeignFdsMax, own(one) + (free - std::min(free, taken)) / 2));
 }
 
-ForeignHoldings::Descriptors ForeignHoldings::divided() noexcept {
+ForeignHoldings::DescriptorBudget ForeignHoldings::descriptor_budget() noexcept {
   ForeignHoldingsRegistry& registry = ForeignHoldingsRegistry::get();
   const std::lock_guard lock(registry.mutex);
-  return registry.divided();
+  return registry.budget();
 }
 
 std::uint32_t ForeignHoldings::descriptors_max() const noexcept {
@@ -146,21 +154,42 @@ void ForeignHoldings::discount_descriptor() noexcept {
 bool ForeignHoldings::take_harm() noexcept {
   const bool harmed = harmed_.exchange(false, std::memory_order_relaxed);
   if (harmed) {
-    excused_at_.store(0, std::memory_order_relaxed);  // it is paid for by a pause
+    // It is paid for by a pause.
+    const std::lock_guard lock(calls_mutex_);
+    long_calls_ = 0;
+    one_after_another_ = {};
+    among_others_ = {};
   }
   return harmed;
 }
 
+void ForeignHoldings::Account::add(Duration cpu, std::int64_t slower, Instant now) noexcept {
+  excused_at = std::max(excused_at, now) + Duration::nanoseconds(time_detail::multiply(cpu.ns, slower));
+}
+
+bool ForeignHoldings::Account::exceeds(Duration cpu, std::int64_t slower, Instant now) const noexcept {
+  return (excused_at - now).ns > time_detail::multiply(cpu.ns, slower);
+}
+
 bool ForeignHoldings::charge(Duration cpu, Instant now) noexcept {
-  if (cpu <= kOrdinaryCall) {
+  // No worker waits here for the control thread.
+  const std::unique_lock lock(calls_mutex_, std::try_to_lock);
+  if (!lock) {
     return false;
   }
-  std::int64_t before = excused_at_.load(std::memory_order_relaxed);
-  Instant after;
-  do {
-    after = std::max(Instant{before}, now) + Duration::nanoseconds(time_detail::multiply(cpu.ns, kLongCallShare));
-  } while (!excused_at_.compare_exchange_weak(before, after.ns, std::memory_order_relaxed));
-  const bool harmful = (after - now).ns > kLongCallsAtOnce.ns * kLongCallShare;
+  const bool is_long = cpu > kOrdinaryCall;
+  long_calls_ = static_cast<std::uint16_t>(long_calls_ * 2U + (is_long ? 1U : 0U));
+  if (long_calls_ == 0) {
+    one_after_another_ = {};
+  }
+  if (!is_long) {
+    return false;
+  }
+  one_after_another_.add(std::min(cpu, kOneOfMany), kShareOfMany, now);
+  among_others_.add(std::min(cpu, kOneAmongOthers), kShareAmongOthers, now);
+  const bool harmful =
+      (std::popcount(long_calls_) >= kManyOfLast16 && one_after_another_.exceeds(kManyAtOnce, kShareOfMany, now)) ||
+      among_others_.exceeds(kAmongOthersAtOnce, kShareAmongOthers, now);
   if (harmful) {
     note_harm();
   }

@@ -60,11 +60,11 @@ class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
   // limits::kForeignFdsMax.
   [[nodiscard]] std::uint32_t descriptors_max() const noexcept;
   // Whether ulimit -n is enough for what is each device's own, of all holdings that there are now.
-  struct Descriptors {
+  struct DescriptorBudget {
     std::uint64_t wanted = 0;
     std::uint64_t possible = 0;
   };
-  [[nodiscard]] static Descriptors divided() noexcept;
+  [[nodiscard]] static DescriptorBudget descriptor_budget() noexcept;
   [[nodiscard]] std::uint64_t mapped_bytes() const noexcept { return mapped_bytes_.load(std::memory_order_relaxed); }
   void count_descriptor() noexcept;
   void discount_descriptor() noexcept;
@@ -77,10 +77,13 @@ class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
   void note_harm() noexcept { harmed_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool harmed() const noexcept { return harmed_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool take_harm() noexcept;
-  // A system call on one of these descriptors took so much CPU time (not time on the wall: others may have had that). What
-  // is no longer than such a call may be isn't counted. Notes harm, and is true, if that and what came shortly before it are
-  // more than chance. Any thread.
+  // A system call on one of these descriptors took so much CPU time (not time on the wall: others may have had that). Notes
+  // harm, and is true, if that and what came before it are more than chance: at least half of the last 16 calls were long,
+  // and so for some tens of milliseconds; or, however many others come between, long ones take a quarter of a thread. Any
+  // thread; of two at the same moment one isn't counted.
   bool charge(Duration cpu, Instant now) noexcept;
+  // A call that wakes somebody takes some microseconds. This may be an interrupt or two that came meanwhile.
+  static constexpr Duration kOrdinaryCall = Duration::microseconds(250);
 
  private:
   friend struct ForeignHoldingsRegistry;
@@ -94,13 +97,23 @@ class ForeignHoldings : public std::enable_shared_from_this<ForeignHoldings> {
   // Starts the threads that couldn't be started. True if one still can't.
   bool serve_what_waits() noexcept;
 
+  // CPU time of long calls. It is excused as time passes, but so many times slower.
+  struct Account {
+    Instant excused_at;
+    void add(Duration cpu, std::int64_t slower, Instant now) noexcept;
+    [[nodiscard]] bool exceeds(Duration cpu, std::int64_t slower, Instant now) const noexcept;
+  };
+
   const cpu_set_t cpus_;
   const std::uint32_t own_descriptors_;  // see descriptors_max()
   std::atomic<std::uint32_t> descriptors_{0};
   std::atomic<std::uint64_t> mapped_bytes_{0};
   std::atomic<bool> harmed_{false};
-  std::atomic<std::int64_t> excused_at_{0};  // when all that was charged is forgotten: an Instant
-  std::mutex mutex_;                         // guards work_
+  std::mutex calls_mutex_;        // guards the next three
+  std::uint16_t long_calls_ = 0;  // of the last 16, the newest in bit 0
+  Account one_after_another_;     // since there was none among 16
+  Account among_others_;
+  std::mutex mutex_;  // guards work_
   std::array<Work, 2> work_;
 };
 

@@ -14,6 +14,7 @@ namespace ringway {
 
 Result<> RingQueue::begin(WorkerContext& context, vhost_user::RingStart start, std::shared_ptr<const RegionMap> map,
                           std::shared_ptr<DirtyLog> log) {
+  around_.index = start.index;
   if (!may_begin()) {
     return fail("ring " + std::to_string(around_.index) +
                 " can't start: what was in flight in its previous life has not ended yet; stop it and wait, or detach");
@@ -31,7 +32,6 @@ Result<> RingQueue::begin(WorkerContext& context, vhost_user::RingStart start, s
   } else {
     inflight_ = {};
   }
-  around_.index = start.index;
   context_ = &context;
   ring_.emplace(std::move(ring));
   use_map(std::move(map));

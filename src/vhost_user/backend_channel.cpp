@@ -10,9 +10,9 @@
 
 namespace ringway::vhost_user {
 
-Result<std::unique_ptr<BackendChannel>> BackendChannel::create(ForeignFd socket, Loop& loop,
-                                                               std::shared_ptr<SocketLog> log) {
-  std::unique_ptr<BackendChannel> channel(new BackendChannel(std::move(socket), loop, std::move(log)));
+Result<std::unique_ptr<BackendChannel>> BackendChannel::create(ForeignFd socket, Loop& loop, std::shared_ptr<SocketLog> log,
+                                                               std::move_only_function<void()> on_harm) {
+  std::unique_ptr<BackendChannel> channel(new BackendChannel(std::move(socket), loop, std::move(log), std::move(on_harm)));
   // Each time that there is room again, and when the front-end hangs up.
   RW_TRY_ASSIGN(channel->watch_, loop.watch(channel->socket_.get(), EPOLLOUT, *channel));
   return channel;
@@ -45,6 +45,7 @@ bool BackendChannel::send(Note note) {
   const Result<std::size_t> sent = send_some(socket_.get(), bytes, {}, socket_.holdings().get());
   if (socket_.holdings() != nullptr && socket_.holdings()->harmed()) {
     fail_channel("the front-end has held up our threads");
+    on_harm_();
     return false;
   }
   if (!sent) {

@@ -5,10 +5,11 @@
 // the lock that every read of ours would sleep for. So no request asks for an answer, and what comes all the same stays
 // where it is. While the socket is full, a request is remembered, once each, and sent when there is room again. So a
 // front-end that doesn't read costs bounded memory, and none that reads late misses a call. Faults end the channel, not the
-// session.
+// session, unless they are harm.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -24,8 +25,10 @@ namespace ringway::vhost_user {
 
 class BackendChannel final : private FdHandler {
  public:
-  // Errors: the loop can't watch the socket. REQUIRES: a Unix socket.
-  static Result<std::unique_ptr<BackendChannel>> create(ForeignFd socket, Loop& loop, std::shared_ptr<SocketLog> log);
+  // `on_harm` is called when a request held up the control thread (ForeignHoldings::harmed()), in the middle of whatever
+  // sent it; it must not destroy the channel. Errors: the loop can't watch the socket. REQUIRES: a Unix socket.
+  static Result<std::unique_ptr<BackendChannel>> create(ForeignFd socket, Loop& loop, std::shared_ptr<SocketLog> log,
+                                                        std::move_only_function<void()> on_harm);
   BackendChannel(const BackendChannel&) = delete;
   BackendChannel& operator=(const BackendChannel&) = delete;
   ~BackendChannel() override;
@@ -44,8 +47,8 @@ class BackendChannel final : private FdHandler {
     auto operator<=>(const Note&) const = default;
   };
 
-  BackendChannel(ForeignFd socket, Loop& loop, std::shared_ptr<SocketLog> log)
-      : loop_(loop), log_(std::move(log)), socket_(std::move(socket)) {}
+  BackendChannel(ForeignFd socket, Loop& loop, std::shared_ptr<SocketLog> log, std::move_only_function<void()> on_harm)
+      : loop_(loop), log_(std::move(log)), on_harm_(std::move(on_harm)), socket_(std::move(socket)) {}
 
   void on_ready(std::uint32_t events) noexcept override;
   bool request(Note note);
@@ -54,6 +57,7 @@ class BackendChannel final : private FdHandler {
 
   Loop& loop_;
   const std::shared_ptr<SocketLog> log_;
+  std::move_only_function<void()> on_harm_;
   ForeignFd socket_;
   WatchId watch_;
   std::set<Note> waiting_;  // for room in the socket

@@ -224,6 +224,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   };
 
   // --- the socket ---
+  [[nodiscard]] bool harmed() const { return socket_.holdings() != nullptr && socket_.holdings()->harmed(); }
   void on_ready(std::uint32_t events) noexcept override;
   void on_next_turn();
   void on_detach_deadline();
@@ -318,7 +319,6 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   bool send_vring_call(std::uint32_t index) override;
   bool send_vring_error(std::uint32_t index) override;
   void give_up(const std::string& reason) override;
-  [[nodiscard]] bool sent_by_channel(bool sent);
 
   Loop& loop_;
   Device& device_;
@@ -493,11 +493,7 @@ void Session::pump() {
   int budget = kMessagesPerTurn;
   const Duration began = thread_cpu_time(pthread_self());
   bool more = true;
-  while (more && !busy_ && !ending_) {
-    if (socket_.holdings() != nullptr && socket_.holdings()->harmed()) {
-      give_up("its descriptors held up our threads: one was made blocking again, or very many wait for it");
-      break;
-    }
+  while (more && !busy_ && !ending_ && !harmed()) {
     if (!output_.empty()) {
       break;
     }
@@ -525,6 +521,10 @@ void Session::pump() {
     }
   }
   pumping_ = false;
+  // Also by the last message: there may be no next one.
+  if (harmed()) {
+    give_up("its descriptors held up our threads: one was made blocking again, or very many wait for it");
+  }
   settle();
 }
 
@@ -1289,7 +1289,9 @@ void Session::set_backend_req_fd(Message& message) {
   if (is_other_end(message.fds[0].get(), socket_.get())) {
     return refuse(Fault::bad_fds, "a file descriptor that is the front-end's own end of this connection");
   }
-  Result<std::unique_ptr<BackendChannel>> channel = BackendChannel::create(std::move(message.fds[0]), loop_, log_);
+  // The session ends in the next turn: whoever asks the channel to send isn't to find it gone.
+  Result<std::unique_ptr<BackendChannel>> channel =
+      BackendChannel::create(std::move(message.fds[0]), loop_, log_, [this] { loop_.set_timer(next_turn_, Instant{}); });
   if (!channel) {
     return refuse(Fault::bad_fds, channel.error().message);
   }
@@ -1298,29 +1300,24 @@ void Session::set_backend_req_fd(Message& message) {
 }
 
 bool Session::notify_config_change() {
-  return channel_ != nullptr && (protocol_features_ & kProtocolConfig) != 0 &&
-         sent_by_channel(channel_->notify_config_change());
+  return channel_ != nullptr && (protocol_features_ & kProtocolConfig) != 0 && channel_->notify_config_change();
 }
 
+// Each of its rings may say so: one fault.
 void Session::give_up(const std::string& reason) {
+  if (ending_) {
+    return;
+  }
   count_fault(Fault::bad_fds, reason);
   end(reason);
 }
 
 bool Session::send_vring_call(std::uint32_t index) {
-  return channel_ != nullptr && inband() && sent_by_channel(channel_->vring_call(index));
+  return channel_ != nullptr && inband() && channel_->vring_call(index);
 }
 
 bool Session::send_vring_error(std::uint32_t index) {
-  return channel_ != nullptr && inband() && sent_by_channel(channel_->vring_err(index));
-}
-
-// The channel that took too much of our time is dead; so is the session, in the next turn.
-bool Session::sent_by_channel(bool sent) {
-  if (!sent && socket_.holdings() != nullptr && socket_.holdings()->harmed()) {
-    loop_.set_timer(next_turn_, Instant{});
-  }
-  return sent;
+  return channel_ != nullptr && inband() && channel_->vring_err(index);
 }
 
 // The reply has the size of the request, or nothing in it.

@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <semaphore>
 #include <thread>
 
+#include "base/test_limit.hpp"
 #include "base/test_soon.hpp"
 #include "completion/inflight_queue.hpp"
 #include "vhost_user/inflight_region.hpp"
@@ -1104,11 +1104,10 @@ TEST_F(SessionTest, DescriptorsThatCannotBeClosedAreBounded) {
 
 // What others take must not end a session that takes nothing more.
 TEST_F(SessionTest, OnlyNewDescriptorsAreTooMany) {
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit lower = before;
-  lower.rlim_cur = 1024;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+  const test::OpenFilesLimit limit(1024);
+  if (!limit.set()) {
+    GTEST_SKIP() << "the hard limit is too low";
+  }
   holdings = ForeignHoldings::create();
   connect();
   negotiate();
@@ -1126,29 +1125,81 @@ TEST_F(SessionTest, OnlyNewDescriptorsAreTooMany) {
   finish();
   EXPECT_TRUE(test::soon([&] { return holdings->descriptors() == others; }, std::chrono::seconds(10)));
   holdings = nullptr;
-  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-// Its own end of the connection has so many watches that each reply wakes a multitude.
+TEST_F(SessionTest, ManyRingsThatWereHeldUpAreOneFault) {
+  connect();
+  negotiate();
+  device.hold = true;
+  FrontEndPort* const port = device.port;
+  for (int ring = 0; ring < 64; ++ring) {
+    port->give_up("held up");
+  }
+  EXPECT_EQ(session->faults(Fault::bad_fds), 1U);
+  finish();
+}
+
+// The channel finds it out when there is room in its socket again, with nobody asking it to send.
+TEST_F(SessionTest, HarmThatTheChannelFindsWhenItGoesOnEndsTheSession) {
+  holdings = ForeignHoldings::create();
+  connect();
+  negotiate(spec::kFeatureVersion1 | spec::kFeatureProtocolFeatures, kAllProtocolFeatures | kProtocolInbandNotifications);
+  auto [ours, theirs] = make_socket_pair();
+  const int small = 1;
+  ASSERT_EQ(::setsockopt(theirs.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+  send(Request::set_backend_req_fd, {}, {theirs.get()});
+  std::array<std::byte, 256> filling{};
+  while (::send(theirs.get(), filling.data(), filling.size(), MSG_DONTWAIT) > 0) {
+  }
+  ASSERT_TRUE(device.port->send_vring_call(0));
+  step();
+  ASSERT_FALSE(ended);
+  holdings->note_harm();
+  while (::recv(ours.get(), filling.data(), filling.size(), MSG_DONTWAIT) > 0) {
+  }
+  step();
+  ASSERT_TRUE(ended);
+  EXPECT_THAT(*ended, HasSubstr("held up our threads"));
+  finish();
+  holdings = nullptr;
+}
+
+// A socket with so many watches that whatever is sent or received at its other end wakes a multitude.
+class Multitude {
+ public:
+  explicit Multitude(int socket) {
+    constexpr std::size_t kEpolls = 200, kCopies = 200;
+    for (std::size_t i = 0; i < kCopies; ++i) {
+      copies_.emplace_back(::fcntl(socket, F_DUPFD_CLOEXEC, 0));
+    }
+    for (std::size_t i = 0; i < kEpolls && code_ == 0; ++i) {
+      epolls_.emplace_back(::epoll_create1(EPOLL_CLOEXEC));
+      for (const UniqueFd& copy : copies_) {
+        epoll_event wanted{};
+        wanted.events = EPOLLIN | EPOLLOUT | EPOLLET;
+        if (::epoll_ctl(epolls_.back().get(), EPOLL_CTL_ADD, copy.get(), &wanted) != 0) {
+          code_ = errno;
+          break;
+        }
+      }
+    }
+  }
+  // Not 0: there are too few descriptors or epoll watches here.
+  [[nodiscard]] int code() const { return code_; }
+
+ private:
+  std::vector<UniqueFd> copies_;
+  std::vector<UniqueFd> epolls_;
+  int code_ = 0;
+};
+
 TEST_F(SessionTest, RepliesThatWakeAMultitudeEndTheSession) {
-  constexpr std::size_t kEpolls = 200, kCopies = 200;
   holdings = ForeignHoldings::create();
   connect();
   negotiate();
-  std::vector<UniqueFd> copies;
-  std::vector<UniqueFd> epolls;
-  for (std::size_t i = 0; i < kCopies; ++i) {
-    copies.emplace_back(::fcntl(front->socket(), F_DUPFD_CLOEXEC, 0));
-  }
-  for (std::size_t i = 0; i < kEpolls; ++i) {
-    epolls.emplace_back(::epoll_create1(EPOLL_CLOEXEC));
-    for (const UniqueFd& copy : copies) {
-      epoll_event wanted{};
-      wanted.events = EPOLLIN | EPOLLET;
-      if (::epoll_ctl(epolls.back().get(), EPOLL_CTL_ADD, copy.get(), &wanted) != 0) {
-        GTEST_SKIP() << "too few descriptors or epoll watches here: " << errno;
-      }
-    }
+  std::optional<Multitude> multitude(front->socket());
+  if (multitude->code() != 0) {
+    GTEST_SKIP() << "too few descriptors or epoll watches here: " << multitude->code();
   }
   for (int i = 0; i < 2000 && !ended; ++i) {
     static_cast<void>(get(Request::get_queue_num));
@@ -1156,8 +1207,33 @@ TEST_F(SessionTest, RepliesThatWakeAMultitudeEndTheSession) {
   ASSERT_TRUE(ended);
   EXPECT_THAT(*ended, HasSubstr("held up our threads"));
   EXPECT_TRUE(holdings->harmed()) << "its endpoint is to hear of it";
+  multitude.reset();
   finish();
   EXPECT_TRUE(test::soon([&] { return holdings->descriptors() == 0; }, std::chrono::seconds(10)));
+  holdings = nullptr;
+}
+
+// The look at the socket that finds nothing more is the last one, perhaps for ever.
+TEST_F(SessionTest, HarmByTheLastReadEndsTheSessionAtOnce) {
+  holdings = ForeignHoldings::create();
+  connect();
+  negotiate();
+  std::optional<Multitude> multitude(front->socket());
+  if (multitude->code() != 0) {
+    GTEST_SKIP() << "too few descriptors or epoll watches here: " << multitude->code();
+  }
+  const std::vector<std::byte> bytes =
+      encode(static_cast<std::uint32_t>(Request::set_mem_table), kVersion, std::vector<std::byte>(4000));
+  for (std::size_t i = 0; i < bytes.size() && !holdings->harmed(); ++i) {
+    static_cast<void>(send_some(front->socket(), std::span(bytes).subspan(i, 1), {}));
+    step();
+  }
+  ASSERT_TRUE(holdings->harmed());
+  ASSERT_TRUE(ended);
+  EXPECT_THAT(*ended, HasSubstr("held up our threads"));
+  EXPECT_EQ(session->faults(Fault::bad_fds), 1U);
+  multitude.reset();
+  finish();
   holdings = nullptr;
 }
 

@@ -37,8 +37,9 @@ constexpr Duration kFirstPenalty = Duration::seconds(2);
 constexpr Duration kLongestPenalty = Duration::seconds(256);
 // While the device's front-ends hold all descriptors that they may, nobody else is let in; looked at so often.
 constexpr Duration kFullPause = Duration::milliseconds(100);
-// After a session, what it has left behind may wait for a thread that couldn't be had; looked at so often until it doesn't.
-constexpr Duration kLettingGoPause = Duration::seconds(1);
+// What a session lets go, or has left behind, may wait for a thread that couldn't be had; looked at so often while there is
+// one, and afterwards until nothing waits.
+constexpr Duration kLettingGoPause = Duration::seconds(2);
 // Front-ends that wait for the first one to be drained. Few, but a restarting VMM may knock more than once.
 constexpr int kBacklog = 8;
 
@@ -87,15 +88,15 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
  private:
   class LettingGo final : public TimerHandler {
    public:
-    explicit LettingGo(Loop& loop) : loop_(loop) {}
+    explicit LettingGo(SocketEndpoint& endpoint) : endpoint_(endpoint) {}
     void on_timer(Instant now) noexcept override {
-      if (ForeignHoldings::try_again()) {
-        loop_.set_timer(*this, now + kLettingGoPause);
+      if (ForeignHoldings::try_again() || endpoint_.session_ != nullptr) {
+        endpoint_.loop_.set_timer(*this, now + kLettingGoPause);
       }
     }
 
    private:
-    Loop& loop_;
+    SocketEndpoint& endpoint_;
   };
 
   Result<> open_inherited();
@@ -122,7 +123,7 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
   const std::shared_ptr<SocketLog> log_ = std::make_shared<SocketLog>(device_.name());
   bool told_of_waiting_ = false;  // in this session
   WatchId watch_;
-  LettingGo letting_go_{loop_};
+  LettingGo letting_go_{*this};
   Duration pause_ = kFirstPause;
   Duration penalty_ = kFirstPenalty;
   Instant not_before_;  // no front-end is taken earlier
@@ -278,6 +279,7 @@ void SocketEndpoint::begin_session(UniqueFd socket) {
   began_ = clock_now();
   told_of_waiting_ = false;
   log_->info(fmt::format("{}: a front-end has connected", place()));
+  loop_.set_timer(letting_go_, began_ + kLettingGoPause);
   session_ = BackendSession::create(
       ForeignFd(std::move(socket), holdings_), loop_, device_,
       [this](const std::string& /*logged by it*/) { end_session(); }, log_);

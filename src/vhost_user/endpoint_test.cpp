@@ -6,9 +6,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
+#include "base/test_limit.hpp"
 #include "base/test_soon.hpp"
 #include "vhost_user/test_session.hpp"
 
@@ -69,6 +71,28 @@ class EndpointTest : public ::testing::Test {
     }
     step();
     return front.receive(Duration{}).has_value();
+  }
+  // Starts ring 0. What its session holds; null if something went wrong.
+  std::shared_ptr<ForeignHoldings> start_ring(FrontEnd& front) {
+    const UniqueFd memory = make_memory(SessionBench::kMemoryBytes);
+    const UniqueFd event = make_event();
+    const FrontEnd::Region region{.guest_address = 0,
+                                  .bytes = SessionBench::kMemoryBytes,
+                                  .user_address = SessionBench::kUserBase,
+                                  .mmap_offset = 0,
+                                  .fd = memory.get()};
+    static_cast<void>(is_served(front));
+    const bool sent = front.set_features(spec::kFeatureVersion1) && front.set_mem_table({&region, 1}) &&
+                      front.set_vring_num(0, 16) &&
+                      front.set_vring_addr({.index = 0,
+                                            .flags = 0,
+                                            .descriptor = SessionBench::kUserBase,
+                                            .used = SessionBench::kUserBase + 8192,
+                                            .available = SessionBench::kUserBase + 4096,
+                                            .log = 0}) &&
+                      front.set_vring_call(0, event.get()) && front.set_vring_kick(0, event.get());
+    step();
+    return sent && device_.running.contains(0) ? device_.running.at(0).call.holdings() : nullptr;
   }
   static UniqueFd listener_at(const std::string& path, int type = SOCK_STREAM) {
     UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
@@ -252,28 +276,7 @@ TEST_F(EndpointTest, HarmIsFollowedByAPause) {
       listen();
     }
     std::optional<FrontEnd> front = connect();
-    const UniqueFd memory = make_memory(SessionBench::kMemoryBytes);
-    const UniqueFd event = make_event();
-    const FrontEnd::Region region{.guest_address = 0,
-                                  .bytes = SessionBench::kMemoryBytes,
-                                  .user_address = SessionBench::kUserBase,
-                                  .mmap_offset = 0,
-                                  .fd = memory.get()};
-    static_cast<void>(is_served(*front));
-    ASSERT_TRUE(front->set_features(spec::kFeatureVersion1));
-    ASSERT_TRUE(front->set_mem_table({&region, 1}));
-    ASSERT_TRUE(front->set_vring_num(0, 16));
-    ASSERT_TRUE(front->set_vring_addr({.index = 0,
-                                       .flags = 0,
-                                       .descriptor = SessionBench::kUserBase,
-                                       .used = SessionBench::kUserBase + 8192,
-                                       .available = SessionBench::kUserBase + 4096,
-                                       .log = 0}));
-    ASSERT_TRUE(front->set_vring_call(0, event.get()));
-    ASSERT_TRUE(front->set_vring_kick(0, event.get()));
-    step();
-    ASSERT_TRUE(device_.running.contains(0));
-    const std::shared_ptr<ForeignHoldings> holdings = device_.running.at(0).call.holdings();
+    const std::shared_ptr<ForeignHoldings> holdings = start_ring(*front);
     ASSERT_NE(holdings, nullptr);
     device_.hold = true;
     const Instant before = clock_now();
@@ -290,6 +293,31 @@ TEST_F(EndpointTest, HarmIsFollowedByAPause) {
     close();
     std::filesystem::remove(path_);
   }
+}
+
+// A session may be long, and let nothing else go.
+TEST_F(EndpointTest, WhatFoundNoThreadIsLetGoDuringTheSession) {
+  if (!test::NoThreads::kPossible) {
+    GTEST_SKIP() << "a sanitizer has no room for a limit on address space";
+  }
+  listen();
+  FrontEnd front = connect();
+  const std::shared_ptr<ForeignHoldings> holdings = start_ring(front);
+  ASSERT_NE(holdings, nullptr);
+  std::atomic<bool> gone{false};
+  bool waits = false;
+  {
+    const test::NoThreads limit;
+    // The other lane's thread has just let the memory's descriptor go, and is still there.
+    holdings->let_go(ForeignHoldings::Lane::unbounded, [&gone] { gone = true; });
+    waits = ForeignHoldings::try_again();
+  }
+  if (!waits) {
+    ASSERT_TRUE(run_until([&] { return gone.load(); }));
+    GTEST_SKIP() << "a limit on address space keeps nobody from a thread here";
+  }
+  EXPECT_TRUE(run_until([&] { return gone.load(); }));
+  EXPECT_TRUE(endpoint_->connected());
 }
 
 TEST_F(EndpointTest, CloseWaitsForTheDeviceAndMayDestroyTheEndpoint) {

@@ -2,9 +2,15 @@
 #include "device/blk_device.hpp"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <latch>
 #include <mutex>
 #include <optional>
@@ -12,6 +18,7 @@
 #include <vector>
 
 #include "backend/blk/null_store.hpp"
+#include "base/test_soon.hpp"
 #include "guest/mapping.hpp"
 #include "loop/clock.hpp"
 #include "loop/epoll_loop.hpp"
@@ -141,6 +148,58 @@ TEST_F(BlkDeviceMemory, CacheModeIsAnsweredOnceEveryWorkerGoesByIt) {
   EXPECT_FALSE(*answered_too_early);
   held.count_down();
   run_until([&] { return answered; });
+}
+
+class NotingPort final : public vhost_user::FrontEndPort {
+ public:
+  bool notify_config_change() override { return false; }
+  bool send_vring_call(std::uint32_t /*index*/) override { return false; }
+  bool send_vring_error(std::uint32_t /*index*/) override { return false; }
+  void give_up(const std::string& /*reason*/) override { given_up = true; }
+
+  bool given_up = false;
+};
+
+// Whoever was found to do harm elsewhere, with nothing to be read from its session: the next call ends that.
+TEST_F(BlkDeviceMemory, ACallToAFrontEndThatHasDoneHarmEndsItsSession) {
+  NotingPort port;
+  device_->attach(port);
+  ASSERT_TRUE(device_->set_features(0));
+  const auto holdings = ForeignHoldings::create();
+  auto mapping = *Mapping::create_anonymous(GuestAddress{0}, kUser, kMemoryBytes);
+  std::byte* const memory = mapping->data();
+  wait_for([&](auto done) { device_->set_memory(*RegionMap::create({mapping}), std::move(done)); });
+  const RingAreaBytes areas = ring_area_bytes(kRingSize, false);
+  const UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  vhost_user::RingStart start;
+  start.size = kRingSize;
+  start.addresses = {.descriptor_area = kUser,
+                     .driver_area = UserAddress{kUser.value + areas.descriptor},
+                     .device_area = UserAddress{kUser.value + 8192}};
+  start.enabled = true;
+  start.call = {UniqueFd(dup(event.get())), holdings};
+  wait_for([&](auto done) { device_->start_ring(std::move(start), std::move(done)); });
+  // A ring that starts calls once.
+  std::uint64_t calls = 0;
+  pollfd called{.fd = event.get(), .events = POLLIN, .revents = 0};
+  ASSERT_TRUE(test::soon([&] { return poll(&called, 1, 0) == 1; }));
+  ASSERT_EQ(read(event.get(), &calls, sizeof calls), static_cast<ssize_t>(sizeof calls));
+  holdings->note_harm();
+  // One flush: its header, then its status.
+  struct Descriptor {
+    std::uint64_t address;
+    std::uint32_t bytes;
+    std::uint16_t flags;
+    std::uint16_t next;
+  };
+  const std::array<Descriptor, 2> chain{Descriptor{.address = 65536, .bytes = 16, .flags = 1, .next = 1},
+                                        Descriptor{.address = 65552, .bytes = 1, .flags = 2, .next = 0}};
+  memory[65536] = std::byte{4};
+  std::memcpy(memory, chain.data(), sizeof chain);
+  auto* const available_index = reinterpret_cast<std::uint16_t*>(memory + areas.descriptor + 2);
+  std::atomic_ref(*available_index).store(1, std::memory_order_release);
+  run_until([&] { return port.given_up; });
+  EXPECT_EQ(read(event.get(), &calls, sizeof calls), -1);
 }
 
 }  // namespace

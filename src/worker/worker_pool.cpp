@@ -24,11 +24,6 @@ namespace {
 // A queue without a kick descriptor asks to be polled; its worker sleeps no longer than this between two looks.
 constexpr Duration kPollingPause = Duration::microseconds(100);
 
-// Two full batches of copies take less. After a longer turn each write to a peer's descriptor is timed for a while: a peer
-// can make it long (notify/event_fd.hpp), and would otherwise do so as seldom as we look.
-constexpr Duration kLongTurn = Duration::milliseconds(5);
-constexpr Duration kWritesAreTimed = Duration::seconds(10);
-
 // Interrupts a worker's system call. Ignored by default and used for nothing else here.
 constexpr int kInterruptSignal = SIGURG;
 
@@ -85,7 +80,6 @@ class WorkerPool::Worker final : private TimerHandler {
  private:
   void main(std::promise<Result<>> started);
   void turn() noexcept;
-  void note_productive(Duration took, Instant now) noexcept;
   [[nodiscard]] bool arm_active() noexcept;
   void sleep() noexcept;
   void on_timer(Instant now) noexcept override;  // the safety look
@@ -108,7 +102,6 @@ class WorkerPool::Worker final : private TimerHandler {
   Instant last_work_;
   std::size_t safety_next_ = 0;  // position in context_->running of the next safety look
   bool safety_set_ = false;
-  Instant timed_until_;  // writes to peers' descriptors
 
   Counter turns_, productive_turns_, productive_ns_;
 };
@@ -173,7 +166,8 @@ void WorkerPool::Worker::turn() noexcept {
     if (worked) {
       context.now = clock_now();
       idle_turns_ = 0;
-      note_productive(context.now - began, context.now);
+      productive_turns_.add();
+      productive_ns_.add(static_cast<std::uint64_t>((context.now - began).ns));
     } else {
       spin_pause();
       if (++idle_turns_ % kIdleTurnsPerClockRead == 0) {
@@ -184,19 +178,10 @@ void WorkerPool::Worker::turn() noexcept {
     return;
   }
   if (worked) {
-    const Instant end = clock_now();
-    note_productive(end - began, end);
+    productive_turns_.add();
+    productive_ns_.add(static_cast<std::uint64_t>((clock_now() - began).ns));
   }
   sleep();
-}
-
-void WorkerPool::Worker::note_productive(Duration took, Instant now) noexcept {
-  productive_turns_.add();
-  productive_ns_.add(static_cast<std::uint64_t>(took.ns));
-  if (RW_UNLIKELY(took > kLongTurn)) {
-    context_->stuck_write.timed = true;
-    timed_until_ = now + kWritesAreTimed;
-  }
 }
 
 // Before sleeping: asks every active queue's driver for kicks and looks again. The idle ones leave the list. False if there
@@ -244,7 +229,6 @@ void WorkerPool::Worker::sleep() noexcept {
 // Looks at an eighth of the running rings, so that each is seen about once a second.
 void WorkerPool::Worker::on_timer(Instant now) noexcept {
   WorkerContext& context = *context_;
-  context.stuck_write.timed = context.stuck_write.timed && now < timed_until_;
   const std::size_t rings = context.running.size();
   if (rings == 0) {
     safety_set_ = false;
