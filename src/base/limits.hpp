@@ -58,6 +58,19 @@ inline constexpr std::uint32_t kBlkRangesMax = 16;     // segments of one DISCAR
 inline constexpr std::uint64_t kBlkRangeSectorsMax = 4ULL << 20U;  // sectors of one range: 2 GiB
 inline constexpr std::size_t kBlkIdBytes = 20;
 
+// --- virtio-net ---
+inline constexpr std::uint32_t kNetPairsMax = 127;  // of queues and a control queue, by kQueuesPerDeviceMax
+inline constexpr std::uint32_t kNetPairsWithoutControlMax = 128;
+inline constexpr std::size_t kNetBatch = 32;                        // frames handed to a port at a time
+inline constexpr std::uint32_t kNetPumpFrames = 128;                // received for one queue in one turn
+inline constexpr std::int32_t kNetReceiveBudget = 4 * kPumpBudget;  // in the units of kPumpBudget, of one receive queue in
+                                                                    // one turn, whoever its frames come from
+inline constexpr std::size_t kNetTransmitSegments = 2048;  // of a batch. A frame of more is refused: Linux has 19 at most
+inline constexpr std::size_t kNetReceiveBuffers = 1024;    // lent or filled at a time: 64 KiB in buffers of 64 bytes
+inline constexpr std::size_t kNetReceiveSegments = 4096;   // of those, about
+
+static_assert(std::size_t{kNetPairsMax} * 2 + 1 <= kQueuesPerDeviceMax &&
+              std::size_t{kNetPairsWithoutControlMax} * 2 == kQueuesPerDeviceMax);
 static_assert(kBlkSegmentsMax + 2 <= 128, "the default ring of QEMU must hold the longest chain");
 static_assert(kLongSegments >= kBlkSegmentsMax + 2, "a driver that keeps to seg_max never waits for wide segments");
 static_assert(kPumpBudget / (kPumpRequestCost + 3) == 128, "what the comment says");

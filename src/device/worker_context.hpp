@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/time.hpp"
 #include "device/blk_slot.hpp"
+#include "device/net_scratch.hpp"
 #include "loop/executor.hpp"
 #include "loop/loop.hpp"
 #include "notify/event_fd.hpp"
@@ -66,6 +68,7 @@ struct WorkerContext {
   Instant now;         // the turn's one clock read
   Chain chain;         // scratch: the chain being parsed
   BlkSlotPool slots;
+  std::unique_ptr<NetScratch> net;  // from the first network card on
   StuckWriteGuard stuck_write;
 
   // The worker walks these by index; forget() leaves a null behind in the first three, which the walk skips and drops.

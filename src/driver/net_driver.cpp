@@ -398,7 +398,9 @@ NetDriverControlQueue::Answer NetDriverControlQueue::command(std::uint8_t contro
   }
   publish_and_kick();
   RW_TRY_ASSIGN(const UsedElement used, await_used());
-  guest::copy(out.data(), written, out.size());
+  if (!out.empty()) {
+    guest::copy(out.data(), written, out.size());
+  }
   NetDriverAnswer answer{.ack = 0, .written_bytes = used.written_bytes};
   answer.ack = guest::load<std::uint8_t>(ack);
   return answer;

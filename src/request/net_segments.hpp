@@ -68,6 +68,7 @@ class NetSegmenter {
   NetSegmenter() = default;
   NetSegmenter(const NetSegmenter&) = delete;  // segments point into it
   NetSegmenter& operator=(const NetSegmenter&) = delete;
+  ~NetSegmenter() = default;
 
   // `frame` has to be one that parse_net_frame accepted, and its pieces have to stay. For IP fragments this reads the whole
   // payload, since the first of them already carries the checksum of all.

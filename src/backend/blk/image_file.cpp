@@ -88,8 +88,9 @@ Result<> lock(const ImageFile& image, const struct stat& file) {
       return {};
     }
     if (errno != EAGAIN && errno != EACCES) {
-      return fail_errno(errno,
-                        fmt::format("lock '{}' (its file system may have no record locks; put the image on one that has)", image.path));
+      return fail_errno(
+          errno,
+          fmt::format("lock '{}' (its file system may have no record locks; put the image on one that has)", image.path));
     }
     holders = processes_with_open_file(file);
     if (holders.empty()) {
