@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 #include "control/api_client.hpp"
 #include "control/api_socket.hpp"
@@ -22,7 +23,7 @@ struct CtlArguments {
   std::string api;
   bool as_json = false;
   bool shrink = false;
-  std::string disk, name, size;
+  std::string disk, net, name, size, link;
   std::string timeout = "60s";
 };
 
@@ -83,7 +84,14 @@ std::string absolute(const std::string& path) {
   return ignored ? path : result.string();
 }
 
-int add(const CtlArguments& arguments) {
+int post_device(const CtlArguments& arguments, const char* target, const json& options) {
+  return run(arguments, {.method = "POST",
+                         .target = target,
+                         .body = options.dump(-1, ' ', false, json::error_handler_t::replace),
+                         .show = [](const json& answer) { return fmt::format("added '{}'\n", field(answer, "name")); }});
+}
+
+int add_disk(const CtlArguments& arguments) {
   Result<DiskOptions> disk = parse_disk(arguments.disk, "ringway ctl add ");
   if (!disk) {
     print_error(disk.error().message);
@@ -93,10 +101,34 @@ int add(const CtlArguments& arguments) {
     disk->path = absolute(disk->path);
   }
   disk->socket = absolute(disk->socket);
+  return post_device(arguments, "/v1/disks", disk_to_json(*disk));
+}
+
+int add_net(const CtlArguments& arguments) {
+  Result<NetOptions> net = of_option("--net", parse_net(arguments.net, "ringway ctl add --net "));
+  if (!net) {
+    print_error(net.error().message);
+    return kExitUsage;
+  }
+  net->socket = absolute(net->socket);
+  return post_device(arguments, "/v1/nets", net_to_json(*net));
+}
+
+int add(const CtlArguments& arguments) {
+  if (arguments.disk.empty() == arguments.net.empty()) {
+    print_error("give a disk (path=disk.img,socket=/run/vm1-disk.sock) or --net tap=tap0,socket=/run/vm1-net.sock");
+    return kExitUsage;
+  }
+  return arguments.net.empty() ? add_disk(arguments) : add_net(arguments);
+}
+
+int set_link(const CtlArguments& arguments) {
   return run(arguments, {.method = "POST",
-                         .target = "/v1/disks",
-                         .body = disk_to_json(*disk).dump(-1, ' ', false, json::error_handler_t::replace),
-                         .show = [](const json& answer) { return fmt::format("added '{}'\n", field(answer, "name")); }});
+                         .target = "/v1/nets/" + url_part(arguments.name) + "/link",
+                         .body = json{{"up", arguments.link == "up"}}.dump(),
+                         .show = [](const json& answer) {
+                           return fmt::format("the link of '{}' is {}\n", field(answer, "name"), field(answer, "link"));
+                         }});
 }
 
 int resize(const CtlArguments& arguments) {
@@ -118,7 +150,7 @@ int resize(const CtlArguments& arguments) {
 
 int remove(const CtlArguments& arguments) {
   return run(arguments,
-             {.method = "DELETE", .target = "/v1/disks/" + url_part(arguments.name), .show = [](const json& answer) {
+             {.method = "DELETE", .target = "/v1/devices/" + url_part(arguments.name), .show = [](const json& answer) {
                 return answer.contains("removed") ? fmt::format("removed '{}'\n", field(answer, "removed"))
                                                   : field(answer, "reason") + "\n";
               }});
@@ -141,27 +173,35 @@ void add_ctl(CLI::App& app, int& exit_code) {
       "  ringway ctl resize data 20G          make the image larger and tell the guest\n"
       "  ringway ctl resize data              the image was resized by someone else: look again\n"
       "  ringway ctl remove data\n"
+      "  ringway ctl add --net tap=tap0,socket=/run/vm1-net.sock\n"
+      "  ringway ctl link tap0 down           as if its cable were pulled out\n"
       "  ringway ctl --json stats | jq '.[].latency.read'\n"
-      "\nThe same by curl: curl --unix-socket /run/ringway.sock http://localhost/v1/disks");
+      "\nThe same by curl: curl --unix-socket /run/ringway.sock http://localhost/v1/devices");
 
   const auto simple = [&, ctl](const char* name, const char* help, const char* target, std::string (*show)(const json&)) {
     ctl->add_subcommand(name, help)->callback([=, &exit_code] {
       exit_code = run(*arguments, {.target = target, .show = show});
     });
   };
-  simple("list", "The disks", "/v1/disks", disks_table);
-  simple("stats", "Counters and latencies of each disk and queue", "/v1/stats", stats_table);
+  simple("list", "The disks and network cards", "/v1/devices", devices_table);
+  simple("stats", "Counters and latencies of each device and queue", "/v1/stats", stats_table);
   simple("workers", "What the worker threads do", "/v1/workers", workers_table);
 
-  CLI::App* add_app = ctl->add_subcommand("add", "Add a disk");
-  add_app->add_option("disk", arguments->disk, "As --disk of `ringway serve`: path=disk.img,socket=/run/vm1.sock,...")
-      ->required();
-  add_app->footer("Keys:\n" + disk_keys_help());
+  CLI::App* add_app = ctl->add_subcommand("add", "Add a disk or a network card");
+  add_app->add_option("disk", arguments->disk, "As --disk of `ringway serve`: path=disk.img,socket=/run/vm1.sock,...");
+  add_app->add_option("--net", arguments->net, "As --net of `ringway serve`: tap=tap0,socket=/run/vm1-net.sock,...")
+      ->type_name("KEY=VALUE,...");
+  add_app->footer("Keys of a disk:\n" + disk_keys_help() + "\nKeys of a network card:\n" + net_keys_help());
   add_app->callback([arguments, &exit_code] { exit_code = add(*arguments); });
 
-  CLI::App* remove_app = ctl->add_subcommand("remove", "Remove a disk; its front-end is disconnected");
-  remove_app->add_option("name", arguments->name, "The disk's name")->required();
+  CLI::App* remove_app = ctl->add_subcommand("remove", "Remove a disk or a network card; its front-end is disconnected");
+  remove_app->add_option("name", arguments->name, "The device's name")->required();
   remove_app->callback([arguments, &exit_code] { exit_code = remove(*arguments); });
+
+  CLI::App* link_app = ctl->add_subcommand("link", "Show the guest of a network card that its link is up or down");
+  link_app->add_option("name", arguments->name, "The card's name")->required();
+  link_app->add_option("state", arguments->link, "up or down")->required()->check(one_of({"up", "down"}));
+  link_app->callback([arguments, &exit_code] { exit_code = set_link(*arguments); });
 
   CLI::App* resize_app = ctl->add_subcommand("resize", "Resize a disk, or look at its image again");
   resize_app->add_option("name", arguments->name, "The disk's name")->required();

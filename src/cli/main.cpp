@@ -14,7 +14,8 @@ void print_error(std::string_view message) {
 }  // namespace ringway::cli
 
 int main(int argc, char** argv) {
-  CLI::App app("Gives virtual machines their disks over vhost-user, and measures whoever does.", "ringway");
+  CLI::App app("Gives virtual machines their disks and network cards over vhost-user, and measures whoever does.",
+               "ringway");
   app.set_version_flag("--version", "ringway " RINGWAY_VERSION);
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
       "Start here:\n"
       "  truncate -s 1G disk.img\n"
       "  ringway serve --disk path=disk.img,socket=/tmp/disk.sock     serve a disk until Ctrl-C\n"
+      "  ringway serve --net tap=tap0,socket=/tmp/net.sock            serve a network card (root, or a tap made by it)\n"
       "  ringway ctl stats                                            look at it from another terminal\n"
       "  ringway bench blk --self                                     what this machine can do\n"
       "  ringway check blk --socket /tmp/disk.sock                    does a back-end keep to the rules?\n"

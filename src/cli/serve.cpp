@@ -1,5 +1,6 @@
 // `ringway serve`: the command line and the configuration file become a Host, which runs until a signal or the API ends it.
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -7,6 +8,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include "base/limits.hpp"
 #include "cli/arguments.hpp"
@@ -15,6 +17,7 @@
 #include "control/api_socket.hpp"
 #include "control/config.hpp"
 #include "control/host.hpp"
+#include "control/report.hpp"
 #include "policy/poll_policy.hpp"
 
 namespace ringway::cli {
@@ -24,13 +27,29 @@ constexpr int kExitHung = 3;
 constexpr int kExitForced = 4;
 
 struct ServeArguments {
-  std::vector<std::string> disks;
+  std::vector<std::string> disks, nets;
   std::string config;
   std::uint32_t workers = 0;
   std::string cpus, poll, loop, engine, api, stop_deadline;
   std::string log_level = "info";
   bool no_disks = false;
 };
+
+// Before we open any ourselves, since a number that was closed may be one of ours later.
+Result<> check_descriptors(const std::vector<NetOptions>& nets) {
+  std::set<int> seen;
+  for (const NetOptions& net : nets) {
+    for (const int fd : net.fds) {
+      if (fcntl(fd, F_GETFD) < 0) {
+        return fail(fmt::format("fds: descriptor {} is not open; whoever starts ringway has to pass it on", fd));
+      }
+      if (!seen.insert(fd).second) {
+        return fail(fmt::format("fds: descriptor {} is given to two network cards", fd));
+      }
+    }
+  }
+  return {};
+}
 
 Result<ServeConfig> configure(const ServeArguments& arguments) {
   ServeConfig config;
@@ -41,13 +60,22 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
     RW_TRY_ASSIGN(DiskOptions disk, of_option("--disk", parse_disk(text, "--disk ")));
     config.disks.push_back(std::move(disk));
   }
-  if (config.disks.empty() && !arguments.no_disks) {
-    return fail(
-        "no disk to serve: give --disk path=disk.img,socket=/run/vm1-disk.sock, or --config with a [[disk]]; "
-        "or start empty with --no-disks and add disks by `ringway ctl add`");
+  for (const std::string& text : arguments.nets) {
+    RW_TRY_ASSIGN(NetOptions net, of_option("--net", parse_net(text, "--net ")));
+    config.nets.push_back(std::move(net));
   }
+  RW_TRY(check_descriptors(config.nets));
+  if (config.disks.empty() && config.nets.empty() && !arguments.no_disks) {
+    return fail(
+        "nothing to serve: give --disk path=disk.img,socket=/run/vm1-disk.sock or --net tap=tap0,socket=/run/vm1-net.sock, "
+        "or --config with a [[disk]] or [[net]]; or start empty with --no-disks and add devices by `ringway ctl add`");
+  }
+  // Where the command line names one of the two, what the file says of the other gives way.
   if (arguments.workers != 0) {
     config.worker_count = arguments.workers;
+    config.workers.cpus.resize(std::min<std::size_t>(config.workers.cpus.size(), arguments.workers));
+  } else if (!arguments.cpus.empty()) {
+    config.worker_count.reset();
   }
   if (!arguments.cpus.empty()) {
     RW_TRY_ASSIGN(config.workers.cpus, take_cpus("--cpus", arguments.cpus));
@@ -105,7 +133,7 @@ Result<std::unique_ptr<Host>> start(ServeConfig config) {
   RW_TRY_ASSIGN(std::unique_ptr<Host> host, Host::create(std::move(options)));
   spdlog::info("{} worker{}: {}", host->workers().ports().size(), host->workers().ports().size() == 1 ? "" : "s",
                host->workers().engine_reason());
-  RW_TRY(host->add_disks(std::move(config.disks)));
+  RW_TRY(host->add_devices(std::move(config.disks), std::move(config.nets)));
   return host;
 }
 
@@ -116,13 +144,13 @@ int serve(const ServeArguments& arguments) {
     return kExitUsage;
   }
   start_log(arguments.log_level);
-  const std::size_t disks = config->disks.size();
+  const std::string devices = devices_text(config->disks.size(), config->nets.size());
   Result<std::unique_ptr<Host>> host = start(std::move(*config));
   if (!host) {
     print_error(host.error().message);
     return kExitFailure;
   }
-  fmt::print("ready: {} disk{}\n", disks, disks == 1 ? "" : "s");
+  fmt::print("ready: {}\n", devices);
   std::fflush(stdout);
   sd_notify(0, "READY=1");  // does nothing without NOTIFY_SOCKET
 
@@ -134,7 +162,7 @@ int serve(const ServeArguments& arguments) {
     spdlog::info("ended cleanly");
     return 0;
   }
-  // Threads and kernel I/O of the disks that were given up are still about, so nothing is taken apart.
+  // Threads and kernel I/O of the devices that were given up are still about, so nothing is taken apart.
   spdlog::shutdown();
   std::fflush(nullptr);
   std::_Exit(end == HostEnd::hung ? kExitHung : kExitForced);
@@ -144,15 +172,20 @@ int serve(const ServeArguments& arguments) {
 
 void add_serve(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<ServeArguments>();
-  CLI::App* serve_app = app.add_subcommand("serve", "Serve disks to virtual machines until SIGTERM or Ctrl-C");
+  CLI::App* serve_app =
+      app.add_subcommand("serve", "Serve disks and network cards to virtual machines until SIGTERM or Ctrl-C");
   serve_app
       ->add_option(
           "--disk,-d", arguments->disks,
           "A disk: key=value pairs, separated by commas; repeat for more disks. A comma within a value is written twice")
       ->type_name("KEY=VALUE,...")
       ->allow_extra_args(false);
+  serve_app->add_option("--net,-n", arguments->nets, "A network card, in the same way; repeat for more cards")
+      ->type_name("KEY=VALUE,...")
+      ->allow_extra_args(false);
   serve_app
-      ->add_option("--config,-c", arguments->config, "The same as a TOML file; the command line overrides it and adds disks")
+      ->add_option("--config,-c", arguments->config,
+                   "The same as a TOML file; the command line overrides it and adds devices")
       ->type_name("FILE");
   serve_app
       ->add_option("--workers,-w", arguments->workers,
@@ -185,15 +218,17 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->add_option("--stop-deadline", arguments->stop_deadline,
                    "How long a stopping ring, and the end, may wait for requests in flight (default: 5s)")
       ->type_name("TIME");
-  serve_app->add_flag("--no-disks", arguments->no_disks, "Start without disks; `ringway ctl add` adds them");
+  serve_app->add_flag("--no-disks", arguments->no_disks, "Start with nothing to serve; `ringway ctl add` adds it");
   serve_app
       ->add_option("--log", arguments->log_level, "Least severity that is logged to stderr: debug, info, warning, error")
       ->check(one_of({"debug", "info", "warning", "error"}))
       ->type_name("LEVEL");
   serve_app->footer(
       "Keys of --disk, of [[disk]] and of the API:\n" + disk_keys_help() +
+      "\nKeys of --net, of [[net]] and of the API; each card has one port:\n" + net_keys_help() +
       "\nExamples:\n"
       "  ringway serve --disk path=disk.img,socket=/run/vm1-disk.sock\n"
+      "  ringway serve --disk path=disk.img,socket=/run/vm1-disk.sock --net tap=tap0,socket=/run/vm1-net.sock,queues=4\n"
       "  ringway serve -d path=root.img,socket=/run/a.sock,queues=4 -d path=/dev/vg0/data,socket=/run/b.sock,ro --cpus 2,3\n"
       "  ringway serve -d path=ram:256M,socket=/tmp/fast.sock --poll fixed=50us\n"
       "  ringway serve --config host.toml\n"
@@ -207,7 +242,12 @@ void add_serve(CLI::App& app, int& exit_code) {
       "  path = \"/srv/disk.img\"\n"
       "  socket = \"/run/vm1-disk.sock\"\n"
       "  queues = 4\n"
-      "\nWhen the sockets stand it prints \"ready: N disks\" (and tells systemd). SIGTERM, SIGINT: finish what is in "
+      "  [[net]]\n"
+      "  tap = \"tap0\"\n"
+      "  socket = \"/run/vm1-net.sock\"\n"
+      "\nWhen the sockets stand it prints \"ready: N disks and M network cards\" (and tells systemd). SIGTERM, SIGINT, "
+      "SIGHUP: "
+      "finish what is in "
       "flight, close, end; a\n"
       "second one: end at once. SIGUSR1: print the counters, as is done at the end.\n"
       "Exit status: 0 ended cleanly; 1 couldn't start; 2 bad options; 3 a disk's storage hung at the end; 4 ended at once.");

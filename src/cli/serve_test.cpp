@@ -22,6 +22,7 @@
 #include "control/api_client.hpp"
 #include "control/test_host.hpp"
 #include "driver/test_driver.hpp"
+#include "driver/test_net_driver.hpp"
 
 namespace ringway {
 namespace {
@@ -173,7 +174,7 @@ TEST_F(Serve, BadCommandLines) {
       {{"serve", "disk=x"}, "unexpected argument 'disk=x' (did you mean '--disk'?)\nTry `ringway serve --help`."},
       {{"serve", "--disk"}, "--disk: a value is missing\nTry `ringway serve --help`."},
       {{"ctl", "--api", "x", "lst"},
-       "unknown command 'lst' (did you mean 'list'?); there are list, stats, workers, add, remove, resize and quit\n"
+       "unknown command 'lst' (did you mean 'list'?); there are list, stats, workers, add, remove, link, resize and quit\n"
        "Try `ringway ctl --help`."},
       {{"check", "blk", "--sokcet", "x"},
        "unknown option '--sokcet' (did you mean '--socket'?)\nTry `ringway check blk --help`."},
@@ -186,9 +187,18 @@ TEST_F(Serve, BadCommandLines) {
       {{"bench", "blk", "--self", "--queues", "2", "--threads", "3"},
        "3 threads for 2 queues: give at least one queue, and a thread no more than there are queues"},
       {{"serve"},
-       "no disk to serve: give --disk path=disk.img,socket=/run/vm1-disk.sock, or --config with a [[disk]]; or start empty "
-       "with "
-       "--no-disks and add disks by `ringway ctl add`"},
+       "nothing to serve: give --disk path=disk.img,socket=/run/vm1-disk.sock or --net tap=tap0,socket=/run/vm1-net.sock, "
+       "or --config with a [[disk]] or [[net]]; or start empty with --no-disks and add devices by `ringway ctl add`"},
+      {{"serve", "--net", "tap0"}, "--net: 'tap0' has no key; write --net tap=tap0,socket=/run/vm1-net.sock"},
+      {{"ctl", "add", "--net", "tap0"},
+       "--net: 'tap0' has no key; write ringway ctl add --net tap=tap0,socket=/run/vm1-net.sock"},
+      {{"serve", "--net", "socket=s"},
+       "--net: a network card needs a port for its frames: tap=<interface>, null, loop or source"},
+      {{"serve", "--nte", "x"}, "unknown option '--nte' (did you mean '--net'?)\nTry `ringway serve --help`."},
+      {{"serve", "--net", "fds=999,socket=s"}, "fds: descriptor 999 is not open; whoever starts ringway has to pass it on"},
+      {{"ctl", "add"}, "give a disk (path=disk.img,socket=/run/vm1-disk.sock) or --net tap=tap0,socket=/run/vm1-net.sock"},
+      {{"ctl", "link", "n", "sideways"},
+       "state: 'sideways' is not allowed; give up or down\nTry `ringway ctl link --help`."},
       {{"serve", "--disk", "path=a,sokcet=b"},
        "--disk: unknown key 'sokcet' of a disk (did you mean 'socket'?); allowed: path, socket, name, queues, ro, serial, "
        "engine, connect, "
@@ -357,7 +367,9 @@ TEST_F(Serve, EachCpuThatIsNamedGetsAWorker) {
       {{"--cpus", both, "--workers", "3"}, "3 workers: "},
       {{"--config", file("cpus.toml")}, "2 workers: "},
       {{"--config", file("cpus.toml"), "--cpus", cpus[0]}, " 1 worker: "},
-      {{"--config", file("count.toml"), "--workers", "2"}, "2 workers: "}};
+      {{"--config", file("count.toml"), "--workers", "2"}, "2 workers: "},
+      {{"--config", file("count.toml"), "--cpus", both}, "2 workers: "},
+      {{"--config", file("cpus.toml"), "--workers", "1"}, " 1 worker: "}};
   for (const auto& [options, workers] : cases) {
     std::vector<std::string> line = {"serve", "--no-disks", "--api", "off"};
     line.insert(line.end(), options.begin(), options.end());
@@ -393,6 +405,8 @@ TEST_F(Serve, HelpTeaches) {
   EXPECT_EQ(serve.status, 0);
   EXPECT_THAT(serve.out, HasSubstr("write-cache"));
   EXPECT_THAT(serve.out, HasSubstr("[[disk]]"));
+  EXPECT_THAT(serve.out, HasSubstr("[[net]]"));
+  EXPECT_THAT(serve.out, HasSubstr("mergeable"));
   EXPECT_THAT(serve.out, HasSubstr("one for each of --cpus"));
   for (const char* command : {"ctl", "bench", "check"}) {
     EXPECT_EQ(run({command, "--help"}).status, 0) << command;
@@ -584,17 +598,63 @@ TEST_F(Serve, CtlDoesWhatTheApiDoes) {
   const Ended twice = run({"ctl", "--api", api, "add", "path=null:1M,socket=" + file("d.sock")});
   EXPECT_EQ(twice.status, 1);
   EXPECT_EQ(twice.err, "ringway: disk 'null': the socket '" + file("d.sock") + "' belongs to disk 'data' already\n");
-  for (const char* command : {"remove", "resize"}) {
-    EXPECT_EQ(run({"ctl", "--api", api, command, "dat"}).err, "ringway: there is no disk 'dat'; there are: data\n");
-  }
+  EXPECT_EQ(run({"ctl", "--api", api, "remove", "dat"}).err, "ringway: there is no device 'dat'; there are: data\n");
+  EXPECT_EQ(run({"ctl", "--api", api, "resize", "dat"}).err, "ringway: there is no disk 'dat'; there are: data\n");
   EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).out, "removed 'data'\n");
-  EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).err, "ringway: there is no disk 'data'; none is served\n");
+  EXPECT_EQ(run({"ctl", "--api", api, "remove", "data"}).err, "ringway: there is no device 'data'; none is served\n");
   EXPECT_EQ(run({"ctl", "--api", api, "quit"}).out, "ending\n");
   EXPECT_EQ(program.wait(), 0);
   const Ended gone = run({"ctl", "--api", api, "list"});
   EXPECT_EQ(gone.status, 1);
   EXPECT_EQ(gone.err,
             "ringway: no ringway answers at '" + api + "'; start one with `ringway serve`, or name its socket with --api\n");
+}
+
+TEST_F(Serve, CtlDoesTheSameWithNetworkCards) {
+  const std::string api = file("api.sock");
+  Program program({"serve", "--api", api, "--net", "loop,socket=" + file("n.sock")});
+  ASSERT_TRUE(program.wait_for("ready: 1 network card\n")) << program.err();
+  EXPECT_EQ(run({"ctl", "--api", api, "add", "--net", "source=1500,socket=" + file("s.sock") + ",name=src"}).out,
+            "added 'src'\n");
+  const Ended list = run({"ctl", "list", "--api", api});
+  EXPECT_THAT(list.out, StartsWith("name  state    port"));
+  EXPECT_THAT(list.out, HasSubstr("src   serving  source of 1500 bytes  1      up    none "));
+  EXPECT_EQ(run({"ctl", "--api", api, "add", "path=null:1M,name=d,socket=" + file("d.sock")}).out, "added 'd'\n");
+  const Ended both = run({"ctl", "list", "--api", api});
+  EXPECT_THAT(both.out, StartsWith("name  state    size"));
+  EXPECT_THAT(both.out, HasSubstr("\n\nname  state    port"));
+  EXPECT_EQ(run({"ctl", "--api", api, "link", "loop", "down"}).out, "the link of 'loop' is down\n");
+  EXPECT_THAT(run({"ctl", "list", "--api", api}).out, HasSubstr("loop  serving  loop                  1      down  none "));
+  EXPECT_EQ(run({"ctl", "--api", api, "link", "d", "up"}).err, "ringway: there is no net 'd', but a disk of that name\n");
+  EXPECT_EQ(run({"ctl", "--api", api, "resize", "loop", "1G"}).err,
+            "ringway: there is no disk 'loop', but a net of that name\n");
+  const Ended stats = run({"ctl", "--api", api, "stats"});
+  EXPECT_THAT(stats.out, StartsWith("disk 'd'\n"));
+  EXPECT_THAT(stats.out, HasSubstr("\nnet 'loop'\n"));
+  EXPECT_EQ(run({"ctl", "--api", api, "remove", "src"}).out, "removed 'src'\n");
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_THAT(program.err(), HasSubstr("SIGTERM: closing 1 disk and 1 network card\n"));
+  EXPECT_THAT(program.out(), HasSubstr("net 'loop'\n"));
+}
+
+TEST_F(Serve, ANetworkCardFromTheFileBesideADisk) {
+  std::ofstream(file("host.toml")) << fmt::format(
+      "[api]\nsocket = \"off\"\n[[disk]]\npath = \"null:1M\"\nsocket = \"{}\"\n[[net]]\nloop = true\nsocket = \"{}\"\nmac = "
+      "\"52:54:00:00:00:07\"\n",
+      file("a.sock"), file("n.sock"));
+  Program program({"serve", "--config", file("host.toml")});
+  ASSERT_TRUE(program.wait_for("ready: 1 disk and 1 network card\n")) << program.err();
+  EXPECT_NE(connect_driver(file("a.sock")), nullptr);
+  NetDriverOptions options;
+  options.socket_path = file("n.sock");
+  const auto card = connect_net_driver(options);
+  ASSERT_NE(card, nullptr);
+  EXPECT_EQ(card->config().mac[5], 7);
+  card->pair(0).rx.fill();
+  EXPECT_TRUE(echo_once(card->pair(0), std::vector<std::byte>(100, std::byte{9})));
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
 }
 
 TEST_F(Serve, TwoInstancesNeedTwoApiSockets) {

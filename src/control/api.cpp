@@ -24,6 +24,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -45,6 +48,8 @@ using nlohmann::json;
 
 constexpr std::size_t kConnectionMemoryBytes = std::size_t{32} << 10U;  // headers of one request
 constexpr unsigned kRunsPerTurn = 8;  // of libmicrohttpd: a client that pipelines for ever doesn't hold the control thread
+// After a poll() that failed.
+constexpr std::chrono::milliseconds kPollPause{100};
 
 struct Answer {
   unsigned status = MHD_HTTP_OK;
@@ -156,11 +161,16 @@ class Server final : public ApiServer, private FdHandler {
 
   // Sets request->answer, now or later.
   void route(const RequestPointer& request, std::string_view url, std::string_view method);
-  void route_disk(const RequestPointer& request, std::string_view rest, std::string_view method);
-  void add_disk(const RequestPointer& request);
-  void remove_disk(const RequestPointer& request, const std::string& name);
-  void resize_disk(const RequestPointer& request, const std::string& name);
-  [[nodiscard]] Answer list() const;
+  // `kind` is of the collection that is asked; absent: all devices.
+  void route_collection(const RequestPointer& request, std::optional<DeviceKind> kind, std::string_view method);
+  void route_device(const RequestPointer& request, std::optional<DeviceKind> kind, std::string_view rest,
+                    std::string_view method);
+  void add(const RequestPointer& request, DeviceKind kind);
+  void remove(const RequestPointer& request, const std::string& name);
+  void resize(const RequestPointer& request, const std::string& name);
+  void set_link(const RequestPointer& request, const std::string& name);
+  [[nodiscard]] Answer list(std::optional<DeviceKind> kind) const;
+  [[nodiscard]] Answer status(DeviceKind kind, const std::string& name) const;
 
   ApiSocket socket_;
   Host& host_;
@@ -222,13 +232,24 @@ Result<> Server::HttpWatch::start(int fd, Server& server) {
     return fail_errno(errno, "no eventfd for the local API (is the limit of open files too low?)");
   }
   shared_->server = &server;
+  // Signals are for the threads that expect them. What is blocked here is inherited.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Result<> started;
   try {
     thread_ = std::thread([fd, stop = stop_event_.get(), shared = shared_, &control = server.host_.executor()] {
       pthread_setname_np(pthread_self(), "ringway-api");
       std::array<pollfd, 2> watched{pollfd{.fd = fd, .events = POLLIN, .revents = 0},
                                     pollfd{.fd = stop, .events = POLLIN, .revents = 0}};
       while (!shared->stopped) {
-        if (poll(watched.data(), watched.size(), -1) <= 0 || watched[0].revents == 0) {
+        const int ready = poll(watched.data(), watched.size(), -1);
+        if (ready < 0 && errno != EINTR) {
+          // Short of memory, or of descriptors allowed. Nobody is told: the next try may succeed.
+          std::this_thread::sleep_for(kPollPause);
+        }
+        if (ready <= 0 || watched[0].revents == 0) {
           continue;
         }
         shared->has_run = false;
@@ -246,9 +267,10 @@ Result<> Server::HttpWatch::start(int fd, Server& server) {
       }
     });
   } catch (const std::system_error& error) {
-    return fail(fmt::format("no thread for the local API: {}", error.what()));
+    started = fail(fmt::format("no thread for the local API: {}", error.what()));
   }
-  return {};
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
 }
 
 void Server::HttpWatch::stop() noexcept {
@@ -457,21 +479,30 @@ void finish(const RequestPointer& request, Answer answer) {
   }
 }
 
+struct Collection {
+  std::string_view path;
+  std::optional<DeviceKind> kind;
+};
+constexpr std::array kCollections = {Collection{"/v1/devices", {}}, Collection{"/v1/disks", DeviceKind::disk},
+                                     Collection{"/v1/nets", DeviceKind::net}};
+
 void Server::route(const RequestPointer& request, std::string_view url, std::string_view method) {
-  constexpr std::string_view kDisks = "/v1/disks";
   if (request->too_large) {
     request->answer = failure(MHD_HTTP_CONTENT_TOO_LARGE, fmt::format("the body is larger than {} bytes", kApiBodyBytesMax));
-  } else if (url == kDisks) {
-    if (method == "GET") {
-      request->answer = list();
-    } else if (method == "POST") {
-      add_disk(request);
-    } else {
-      request->answer = method_not_allowed("GET, POST");
+    return;
+  }
+  for (const Collection& collection : kCollections) {
+    if (url == collection.path) {
+      route_collection(request, collection.kind, method);
+      return;
     }
-  } else if (url.starts_with(kDisks) && url.size() > kDisks.size() + 1 && url[kDisks.size()] == '/') {
-    route_disk(request, url.substr(kDisks.size() + 1), method);
-  } else if (url == "/v1/stats" || url == "/v1/workers" || url == "/v1/version") {
+    const std::size_t bytes = collection.path.size();
+    if (url.starts_with(collection.path) && url.size() > bytes + 1 && url[bytes] == '/') {
+      route_device(request, collection.kind, url.substr(bytes + 1), method);
+      return;
+    }
+  }
+  if (url == "/v1/stats" || url == "/v1/workers" || url == "/v1/version") {
     if (method != "GET") {
       request->answer = method_not_allowed("GET");
       return;
@@ -480,10 +511,7 @@ void Server::route(const RequestPointer& request, std::string_view url, std::str
     if (url == "/v1/version") {
       answer.body = {{"version", RINGWAY_VERSION}};
     } else if (url == "/v1/stats") {
-      answer.body = json::array();
-      for (const DiskStats& disk : host_.stats()) {
-        answer.body.push_back(disk_stats_json(disk));
-      }
+      answer.body = stats_json(host_.stats(), host_.net_stats());
     } else {
       answer.body = json::array();
       for (const WorkerStats& worker : host_.worker_stats()) {
@@ -495,58 +523,100 @@ void Server::route(const RequestPointer& request, std::string_view url, std::str
     request->answer = method == "POST" ? Answer{.status = MHD_HTTP_ACCEPTED, .body = {{"quitting", true}}, .quits = true}
                                        : method_not_allowed("POST");
   } else {
-    request->answer =
-        failure(MHD_HTTP_NOT_FOUND, fmt::format("there is nothing at '{}'; try /v1/disks, /v1/disks/<name>, /v1/stats, "
-                                                "/v1/workers, /v1/version or /v1/quit",
-                                                url));
+    request->answer = failure(MHD_HTTP_NOT_FOUND,
+                              fmt::format("there is nothing at '{}'; try /v1/devices, /v1/disks, /v1/nets, any of them with "
+                                          "/<name>, /v1/stats, /v1/workers, /v1/version or /v1/quit",
+                                          url));
   }
 }
 
-void Server::route_disk(const RequestPointer& request, std::string_view rest, std::string_view method) {
+void Server::route_collection(const RequestPointer& request, std::optional<DeviceKind> kind, std::string_view method) {
+  if (method == "GET") {
+    request->answer = list(kind);
+  } else if (method == "POST" && kind) {
+    add(request, *kind);
+  } else {
+    request->answer = method_not_allowed(kind ? "GET, POST" : "GET");
+  }
+}
+
+void Server::route_device(const RequestPointer& request, std::optional<DeviceKind> kind, std::string_view rest,
+                          std::string_view method) {
   const std::size_t slash = rest.find('/');
   const std::string name(rest.substr(0, slash));
+  const std::string_view action = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
   if (slash == std::string_view::npos) {
-    if (method == "DELETE") {
-      remove_disk(request, name);
-    } else if (method == "GET") {
-      const HostResult<DiskStatus> disk = host_.disk(name);
-      request->answer = disk ? Answer{.body = disk_status_json(*disk)} : failure(disk.error());
-    } else {
+    if (method != "GET" && method != "DELETE") {
       request->answer = method_not_allowed("GET, DELETE");
+      return;
     }
-  } else if (rest.substr(slash) == "/resize") {
-    if (method == "POST") {
-      resize_disk(request, name);
+    const HostResult<DeviceKind> found = host_.kind_of(name);
+    if (!found) {
+      request->answer = kind ? status(*kind, name) : failure(found.error());
+    } else if (method == "GET" || (kind && kind != *found)) {
+      request->answer = status(kind.value_or(*found), name);
     } else {
-      request->answer = method_not_allowed("POST");
+      remove(request, name);
     }
+  } else if ((action == "resize" && kind == DeviceKind::disk) || (action == "link" && kind == DeviceKind::net)) {
+    if (method != "POST") {
+      request->answer = method_not_allowed("POST");
+    } else if (action == "resize") {
+      resize(request, name);
+    } else {
+      set_link(request, name);
+    }
+  } else if (!kind) {
+    request->answer = failure(
+        MHD_HTTP_NOT_FOUND, fmt::format("'{}' is asked of /v1/disks/{} (resize) or /v1/nets/{} (link)", action, name, name));
   } else {
-    request->answer = failure(MHD_HTTP_NOT_FOUND, fmt::format("a disk has no '{}'; try resize", rest.substr(slash + 1)));
+    request->answer = failure(MHD_HTTP_NOT_FOUND, fmt::format("a {} has no '{}'; try {}", to_string(*kind), action,
+                                                              kind == DeviceKind::disk ? "resize" : "link"));
   }
 }
 
-Answer Server::list() const {
+Answer Server::list(std::optional<DeviceKind> kind) const {
   Answer answer{.body = json::array()};
-  for (const DiskStatus& disk : host_.disks()) {
-    answer.body.push_back(disk_status_json(disk));
+  if (kind != DeviceKind::net) {
+    std::ranges::transform(host_.disks(), std::back_inserter(answer.body), disk_status_json);
+  }
+  if (kind != DeviceKind::disk) {
+    std::ranges::transform(host_.nets(), std::back_inserter(answer.body), net_status_json);
   }
   return answer;
 }
 
-void Server::add_disk(const RequestPointer& request) {
-  const Result<json> body = parse_body(request->body);
-  Result<DiskOptions> disk = body ? disk_from_json(*body) : std::unexpected(body.error());
-  if (!disk) {
-    request->answer = failure(MHD_HTTP_BAD_REQUEST, disk.error().message);
-    return;
+Answer Server::status(DeviceKind kind, const std::string& name) const {
+  if (kind == DeviceKind::disk) {
+    const HostResult<DiskStatus> disk = host_.disk(name);
+    return disk ? Answer{.body = disk_status_json(*disk)} : failure(disk.error());
   }
-  host_.add_disk(std::move(*disk), [request](HostResult<std::string> added) {
-    finish(request, added ? Answer{.status = MHD_HTTP_CREATED, .body = {{"name", *added}}} : failure(added.error()));
-  });
+  const HostResult<NetStatus> net = host_.net(name);
+  return net ? Answer{.body = net_status_json(*net)} : failure(net.error());
 }
 
-void Server::remove_disk(const RequestPointer& request, const std::string& name) {
-  host_.remove_disk(name, [request, name](HostResult<> removed) {
+void Server::add(const RequestPointer& request, DeviceKind kind) {
+  const auto done = [request](HostResult<std::string> added) {
+    finish(request, added ? Answer{.status = MHD_HTTP_CREATED, .body = {{"name", *added}}} : failure(added.error()));
+  };
+  const auto add_to_host = [&]() -> Result<> {
+    RW_TRY_ASSIGN(const json body, parse_body(request->body));
+    if (kind == DeviceKind::disk) {
+      RW_TRY_ASSIGN(DiskOptions disk, disk_from_json(body));
+      host_.add_disk(std::move(disk), done);
+    } else {
+      RW_TRY_ASSIGN(NetOptions net, net_from_json(body));
+      host_.add_net(std::move(net), done);
+    }
+    return {};
+  };
+  if (const Result<> understood = add_to_host(); !understood) {
+    request->answer = failure(MHD_HTTP_BAD_REQUEST, understood.error().message);
+  }
+}
+
+void Server::remove(const RequestPointer& request, const std::string& name) {
+  host_.remove_device(name, [request, name](HostResult<> removed) {
     if (removed) {
       finish(request, Answer{.body = {{"removed", name}}});
     } else if (removed.error().refusal == HostRefusal::pending) {
@@ -556,6 +626,18 @@ void Server::remove_disk(const RequestPointer& request, const std::string& name)
       finish(request, failure(removed.error()));
     }
   });
+}
+
+void Server::set_link(const RequestPointer& request, const std::string& name) {
+  const Result<json> body = parse_body(request->body);
+  if (!body || body->size() != 1 || !body->contains("up") || !body->at("up").is_boolean()) {
+    request->answer = failure(MHD_HTTP_BAD_REQUEST,
+                              body ? R"(give {"up": true} or {"up": false}: the state of the link)" : body.error().message);
+    return;
+  }
+  const bool up = body->at("up").get<bool>();
+  const HostResult<> set = host_.set_link(name, up);
+  request->answer = set ? Answer{.body = {{"name", name}, {"link", up ? "up" : "down"}}} : failure(set.error());
 }
 
 struct Resize {
@@ -587,7 +669,7 @@ Result<Resize> parse_resize(const std::string& body) {
   return wanted;
 }
 
-void Server::resize_disk(const RequestPointer& request, const std::string& name) {
+void Server::resize(const RequestPointer& request, const std::string& name) {
   const Result<Resize> wanted = parse_resize(request->body);
   if (!wanted) {
     request->answer = failure(MHD_HTTP_BAD_REQUEST, wanted.error().message);

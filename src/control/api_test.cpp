@@ -34,8 +34,8 @@ class Api : public ::testing::Test {
  protected:
   Api() { options_.api_socket = directory_.file("api.sock"); }
 
-  void start(std::vector<DiskOptions> disks = {}) {
-    host_ = std::make_unique<TestHost>(options_, std::move(disks));
+  void start(std::vector<DiskOptions> disks = {}, std::vector<NetOptions> nets = {}) {
+    host_ = std::make_unique<TestHost>(options_, std::move(disks), std::move(nets));
     ASSERT_TRUE(host_->started()) << host_->started().error().message;
   }
   ApiReply ask(std::string_view method, std::string_view target, std::string_view body = {}) {
@@ -104,6 +104,84 @@ TEST_F(Api, AddShowListRemove) {
   EXPECT_EQ(ask_json("DELETE", "/v1/disks/vm1"), std::make_pair(200U, json({{"removed", "vm1"}})));
   EXPECT_FALSE(std::filesystem::exists(directory_.file("vm1.sock")));
   EXPECT_EQ(ask_error("GET", "/v1/disks/vm1"), std::make_pair(404U, std::string("there is no disk 'vm1'; none is served")));
+}
+
+TEST_F(Api, NetworkCardsBesideDisks) {
+  start({test_disk("null:1M", directory_.file("d.sock"), "d")});
+  EXPECT_EQ(ask_json("GET", "/v1/nets"), std::make_pair(200U, json::array()));
+  const json body = {{"loop", true}, {"socket", directory_.file("n.sock")}, {"name", "n"},   {"queues", 2},
+                     {"mtu", 1400},  {"mac", "52:54:00:12:34:56"},          {"speed", 10000}};
+  EXPECT_EQ(ask_json("POST", "/v1/nets", body.dump()), std::make_pair(201U, json({{"name", "n"}})));
+  const auto [status, net] = ask_json("GET", "/v1/nets/n");
+  EXPECT_EQ(status, 200U);
+  EXPECT_EQ(net["kind"], "net");
+  EXPECT_EQ(net["name"], "n");
+  EXPECT_EQ(net["state"], "serving");
+  EXPECT_EQ(net["port"], "loop");
+  EXPECT_EQ(net["queues"], 2);
+  EXPECT_EQ(net["mac"], "52:54:00:12:34:56");
+  EXPECT_EQ(net["mtu"], 1400);
+  EXPECT_EQ(net["link"], "up");
+  EXPECT_EQ(net["connected"], false);
+  EXPECT_EQ(ask_json("GET", "/v1/nets"), std::make_pair(200U, json::array({net})));
+  EXPECT_EQ(ask_json("GET", "/v1/devices/n").second, net);
+  const json disk = ask_json("GET", "/v1/disks/d").second;
+  EXPECT_EQ(disk["kind"], "disk");
+  EXPECT_EQ(ask_json("GET", "/v1/devices"), std::make_pair(200U, json::array({disk, net})));
+
+  const json stats = ask_json("GET", "/v1/stats").second;
+  ASSERT_EQ(stats.size(), 2U);
+  EXPECT_EQ(stats[1]["kind"], "net");
+  ASSERT_EQ(stats[1]["pairs"].size(), 2U);
+  EXPECT_EQ(stats[1]["pairs"][1]["index"], 1);
+  EXPECT_EQ(stats[1]["pairs"][0]["receive"]["frames"], 0);
+
+  // Each kind by its own address, or by that of both.
+  EXPECT_EQ(ask_error("DELETE", "/v1/disks/n"),
+            std::make_pair(404U, std::string("there is no disk 'n', but a net of that name")));
+  EXPECT_EQ(ask_error("GET", "/v1/nets/d").first, 404U);
+  EXPECT_EQ(ask_json("DELETE", "/v1/devices/n"), std::make_pair(200U, json({{"removed", "n"}})));
+  EXPECT_EQ(ask_error("DELETE", "/v1/nets/n"), std::make_pair(404U, std::string("there is no net 'n'; none is served")));
+  EXPECT_EQ(ask_error("DELETE", "/v1/devices/n"), std::make_pair(404U, std::string("there is no device 'n'; there are: d")));
+  EXPECT_EQ(ask_json("POST", "/v1/nets", body.dump()).first, 201U);
+  EXPECT_EQ(ask_json("DELETE", "/v1/nets/n"), std::make_pair(200U, json({{"removed", "n"}})));
+}
+
+TEST_F(Api, TheLinkOfANetworkCard) {
+  start({test_disk("null:1M", directory_.file("d.sock"), "d")}, {test_net(directory_.file("n.sock"), "n")});
+  EXPECT_EQ(ask_json("POST", "/v1/nets/n/link", R"({"up": false})"),
+            std::make_pair(200U, json({{"name", "n"}, {"link", "down"}})));
+  EXPECT_EQ(ask_json("GET", "/v1/nets/n").second["link"], "down");
+  EXPECT_EQ(ask_json("POST", "/v1/nets/n/link", R"({"up": true})").second["link"], "up");
+  for (const char* body : {"", "{}", R"({"up": "yes"})", R"({"up": 1})", R"({"up": true, "down": false})"}) {
+    EXPECT_EQ(ask_error("POST", "/v1/nets/n/link", body),
+              std::make_pair(400U, std::string(R"(give {"up": true} or {"up": false}: the state of the link)")))
+        << body;
+  }
+  EXPECT_EQ(ask_error("GET", "/v1/nets/n/link").first, 405U);
+  EXPECT_EQ(ask_error("POST", "/v1/nets/z/link", R"({"up": true})"),
+            std::make_pair(404U, std::string("there is no net 'z'; there are: n")));
+  EXPECT_EQ(ask_error("POST", "/v1/nets/n/resize"), std::make_pair(404U, std::string("a net has no 'resize'; try link")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks/d/link"), std::make_pair(404U, std::string("a disk has no 'link'; try resize")));
+  EXPECT_EQ(ask_error("POST", "/v1/devices/n/link").first, 404U);
+}
+
+TEST_F(Api, ANetworkCardThatCantBeHad) {
+  start({}, {test_net(directory_.file("n.sock"), "n")});
+  json body = {{"loop", true}, {"socket", directory_.file("n.sock")}};
+  EXPECT_EQ(ask_error("POST", "/v1/nets", body.dump()),
+            std::make_pair(409U, "net 'loop': the socket '" + directory_.file("n.sock") + "' belongs to net 'n' already"));
+  body["socket"] = directory_.file("m.sock");
+  body["name"] = "n";
+  EXPECT_EQ(ask_error("POST", "/v1/nets", body.dump()),
+            std::make_pair(409U, std::string("net 'n': there is a net of that name already; choose another name=")));
+  EXPECT_EQ(ask_error("POST", "/v1/nets", "{}").first, 400U);
+  EXPECT_EQ(ask_error("POST", "/v1/nets", R"({"loop": true, "socket": "s"})").first, 400U);
+  EXPECT_EQ(ask_error("POST", "/v1/nets", R"({"fds": 5, "socket": "/s"})").first, 400U);
+  EXPECT_EQ(ask_error("POST", "/v1/devices", body.dump()),
+            std::make_pair(405U, std::string("method not allowed here; allowed: GET")));
+  EXPECT_EQ(ask_error("POST", "/v1/nets", json{{"loop", true}, {"socket", directory_.file("missing/m.sock")}}.dump()).first,
+            422U);
 }
 
 TEST_F(Api, StatsWorkersVersion) {

@@ -1,6 +1,7 @@
-// Theory of operation: each source of options (the --disk text, TOML, JSON) is turned into pairs of key and text, and one
-// table, kDiskKeys, turns such a pair into a member of DiskOptions or into an error. So a key exists everywhere or nowhere,
-// and its rules and its wording are the same wherever it was written.
+// Theory of operation: each source of options (the text of --disk or --net, TOML, JSON) is turned into pairs of key and
+// text, and one table for each kind of device turns such a pair into a member of its options or into an error. So a key
+// exists everywhere or nowhere, and its rules and its wording are the same wherever it was written. What disks and network
+// cards have in common is written once, as templates over their options.
 
 #include "control/config.hpp"
 
@@ -21,6 +22,7 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "backend/net/simple_ports.hpp"
 #include "base/limits.hpp"
 #include "policy/poll_policy.hpp"
 
@@ -56,10 +58,14 @@ std::optional<bool> parse_switch(std::string_view text) {
 enum class ValueKind : std::uint8_t {
   text,
   number,
-  on_off,  // in --disk it may stand without a value, for "on"
-  octal,   // text, or in TOML a number that is written in octal
-  cpus,    // a number or text
+  on_off,            // in --disk and --net it may stand without a value, for "on"
+  number_or_on_off,  // as well
+  octal,             // text, or in TOML a number that is written in octal
+  number_or_text,
 };
+bool may_stand_alone(ValueKind kind) {
+  return kind == ValueKind::on_off || kind == ValueKind::number_or_on_off;
+}
 
 struct Key {
   std::string_view name;
@@ -69,47 +75,102 @@ struct Key {
   bool (*takes)(std::string_view text);
 };
 
-// One key of a disk.
-struct DiskKey : Key {
+// One key of a device that is described by `Options`.
+template <typename Options>
+struct OptionKey : Key {
   std::string_view help;
-  bool (*set)(DiskOptions&, std::string_view value);  // false: not allowed
-  std::string (*get)(const DiskOptions&);             // the value as text
+  bool (*set)(Options&, std::string_view value);  // false: not allowed
+  std::string (*get)(const Options&);             // the value as text
 };
+using DiskKey = OptionKey<DiskOptions>;
+using NetKey = OptionKey<NetOptions>;
 
-template <auto Set>
-bool disk_takes(std::string_view text) {
-  DiskOptions scratch;
+template <typename Options, auto Set>
+bool takes(std::string_view text) {
+  Options scratch;
   return Set(scratch, text);
 }
 
-template <bool DiskOptions::* Member>
-constexpr DiskKey switch_key(std::string_view name, std::string_view help) {
-  return {{name, ValueKind::on_off, "on, off, true, false, yes or no", "true",
-           [](std::string_view text) { return parse_switch(text).has_value(); }},
-          help,
-          [](DiskOptions& disk, std::string_view value) {
-            const std::optional<bool> on = parse_switch(value);
-            disk.*Member = on.value_or(false);
-            return on.has_value();
-          },
-          [](const DiskOptions& disk) -> std::string { return disk.*Member ? "on" : "off"; }};
+template <typename Options, auto Member>
+bool set_switch(Options& options, std::string_view value) {
+  const std::optional<bool> on = parse_switch(value);
+  options.*Member = on.value_or(false);
+  return on.has_value();
 }
 
-template <std::string DiskOptions::* Member>
-bool set_text(DiskOptions& disk, std::string_view value) {
-  disk.*Member = value;
+template <typename Options, auto Member>
+constexpr OptionKey<Options> switch_key(std::string_view name, std::string_view help) {
+  return {{name, ValueKind::on_off, "on, off, true, false, yes or no", "true", takes<Options, set_switch<Options, Member>>},
+          help,
+          set_switch<Options, Member>,
+          [](const Options& options) -> std::string { return options.*Member ? "on" : "off"; }};
+}
+
+template <typename Options, auto Member>
+bool set_text(Options& options, std::string_view value) {
+  options.*Member = value;
   return !value.empty() && value.find('\0') == std::string_view::npos;
 }
 
-template <std::string DiskOptions::* Member>
-std::string get_text(const DiskOptions& disk) {
-  return disk.*Member;
+template <typename Options, auto Member>
+std::string get_text(const Options& options) {
+  return options.*Member;
 }
 
-bool set_name(DiskOptions& disk, std::string_view value) {
-  disk.name = value;
-  return is_disk_name(value);
+// --- what disks and network cards have in common ---
+
+template <typename Options>
+bool set_name(Options& options, std::string_view value) {
+  options.name = value;
+  return is_device_name(value);
 }
+
+template <typename Options>
+bool set_mode(Options& options, std::string_view value) {
+  const std::optional<std::uint32_t> mode = parse_number<std::uint32_t>(value, 8);
+  options.mode = mode.value_or(0);
+  return mode.has_value() && value.size() >= 3 && value.size() <= 4 && *mode <= 0777 && (*mode & 0600U) == 0600U;
+}
+
+template <typename Options>
+constexpr OptionKey<Options> socket_key(std::string_view example, std::string_view help) {
+  constexpr auto kSet = set_text<Options, &Options::socket>;
+  return {{"socket", ValueKind::text, "the path of a Unix socket", example, takes<Options, kSet>},
+          help,
+          kSet,
+          get_text<Options, &Options::socket>};
+}
+
+template <typename Options>
+constexpr OptionKey<Options> name_key(std::string_view example, std::string_view help) {
+  return {{"name", ValueKind::text, "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'", example,
+           takes<Options, set_name<Options>>},
+          help,
+          set_name<Options>,
+          get_text<Options, &Options::name>};
+}
+
+template <typename Options>
+constexpr OptionKey<Options> kConnectKey =
+    switch_key<Options, &Options::connect>("connect", "connect to the socket instead of listening on it (default: off)");
+template <typename Options>
+constexpr OptionKey<Options> kPackedKey =
+    switch_key<Options, &Options::packed>("packed", "offer packed rings (default: on)");
+template <typename Options>
+constexpr OptionKey<Options> kInOrderKey =
+    switch_key<Options, &Options::in_order>("in-order", "offer in-order completion (default: off)");
+template <typename Options>
+constexpr OptionKey<Options> kInbandKey =
+    switch_key<Options, &Options::inband>("inband", "offer notifications by message instead of eventfd (default: off)");
+template <typename Options>
+constexpr OptionKey<Options> kModeKey = {
+    {"mode", ValueKind::octal, "octal permissions from 0600 to 0777 that let the owner read and write", R"("0660")",
+     takes<Options, set_mode<Options>>},
+    "permissions of the socket (default: 0600)",
+    set_mode<Options>,
+    [](const Options& options) { return fmt::format("{:04o}", options.mode); }};
+
+// --- disks ---
 
 bool set_serial(DiskOptions& disk, std::string_view value) {
   disk.serial = value;
@@ -117,7 +178,7 @@ bool set_serial(DiskOptions& disk, std::string_view value) {
          std::ranges::all_of(value, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-bool set_queues(DiskOptions& disk, std::string_view value) {
+bool set_disk_queues(DiskOptions& disk, std::string_view value) {
   disk.queues = parse_number<std::uint32_t>(value).value_or(0);
   return disk.queues >= 1 && disk.queues <= limits::kBlkQueuesMax;
 }
@@ -133,77 +194,203 @@ bool set_block_size(DiskOptions& disk, std::string_view value) {
   return disk.block_bytes >= 512 && disk.block_bytes <= 65536 && std::has_single_bit(disk.block_bytes);
 }
 
-bool set_mode(DiskOptions& disk, std::string_view value) {
-  const std::optional<std::uint32_t> mode = parse_number<std::uint32_t>(value, 8);
-  disk.mode = mode.value_or(0);
-  return mode.has_value() && value.size() >= 3 && value.size() <= 4 && *mode <= 0777 && (*mode & 0600U) == 0600U;
-}
-
 constexpr std::array kDiskKeys = {
     DiskKey{{"path", ValueKind::text, "a file, a block device, ram:<size> or null:<size>", R"("/srv/vm1.img")",
-             disk_takes<set_text<&DiskOptions::path>>},
+             takes<DiskOptions, set_text<DiskOptions, &DiskOptions::path>>},
             "the image: a file, a block device, ram:64M or null:10G (required)",
-            set_text<&DiskOptions::path>,
-            get_text<&DiskOptions::path>},
-    DiskKey{{"socket", ValueKind::text, "the path of a Unix socket", R"("/run/vm1-disk.sock")",
-             disk_takes<set_text<&DiskOptions::socket>>},
-            "where the VMM finds the disk (required)",
-            set_text<&DiskOptions::socket>,
-            get_text<&DiskOptions::socket>},
-    DiskKey{{"name", ValueKind::text, "1 to 64 letters, digits, '-', '_' and '.', not starting with '.'", R"("vm1")",
-             disk_takes<set_name>},
-            "what logs, reports and `ringway ctl` call it (default: the file's name)",
-            set_name,
-            get_text<&DiskOptions::name>},
-    DiskKey{{"queues", ValueKind::number, "a number from 1 to 64", "4", disk_takes<set_queues>},
+            set_text<DiskOptions, &DiskOptions::path>,
+            get_text<DiskOptions, &DiskOptions::path>},
+    socket_key<DiskOptions>(R"("/run/vm1-disk.sock")", "where the VMM finds the disk (required)"),
+    name_key<DiskOptions>(R"("vm1")", "what logs, reports and `ringway ctl` call it (default: the file's name)"),
+    DiskKey{{"queues", ValueKind::number, "a number from 1 to 64", "4", takes<DiskOptions, set_disk_queues>},
             "request queues; as many as the guest has CPUs is plenty (default: 1)",
-            set_queues,
+            set_disk_queues,
             [](const DiskOptions& disk) { return fmt::to_string(disk.queues); }},
-    switch_key<&DiskOptions::read_only>("ro", "the guest may not write (default: off)"),
-    DiskKey{{"serial", ValueKind::text, "1 to 20 printable ASCII characters", R"("VM1-ROOT")", disk_takes<set_serial>},
-            "the serial number that the guest sees",
-            set_serial,
-            get_text<&DiskOptions::serial>},
+    switch_key<DiskOptions, &DiskOptions::read_only>("ro", "the guest may not write (default: off)"),
+    DiskKey{
+        {"serial", ValueKind::text, "1 to 20 printable ASCII characters", R"("VM1-ROOT")", takes<DiskOptions, set_serial>},
+        "the serial number that the guest sees",
+        set_serial,
+        get_text<DiskOptions, &DiskOptions::serial>},
     DiskKey{{"engine", ValueKind::text, "auto (or automatic), io_uring (or uring), threads or inline", R"("threads")",
-             disk_takes<set_engine>},
+             takes<DiskOptions, set_engine>},
             "how the image is read and written (default: auto, by a probe)",
             set_engine,
             [](const DiskOptions& disk) -> std::string { return to_string(disk.engine); }},
-    switch_key<&DiskOptions::connect>("connect", "connect to the socket instead of listening on it (default: off)"),
-    switch_key<&DiskOptions::direct>("direct", "bypass the host's page cache where the file system can (default: on)"),
-    switch_key<&DiskOptions::registered>(
+    kConnectKey<DiskOptions>,
+    switch_key<DiskOptions, &DiskOptions::direct>("direct",
+                                                  "bypass the host's page cache where the file system can (default: on)"),
+    switch_key<DiskOptions, &DiskOptions::registered>(
         "registered",
         "register guest memory with io_uring: may lower CPU for large requests (measure), and all of it stays in RAM. NEVER "
         "with ballooning, free page reporting or virtio-mem in the VMM: they would silently corrupt guest data (default: "
         "off)"),
-    switch_key<&DiskOptions::packed>("packed", "offer packed rings (default: on)"),
-    switch_key<&DiskOptions::in_order>("in-order", "offer in-order completion (default: off)"),
-    switch_key<&DiskOptions::inband>("inband", "offer notifications by message instead of eventfd (default: off)"),
-    switch_key<&DiskOptions::write_cache>("write-cache", "start in write-back mode; off: write-through (default: on)"),
-    DiskKey{{"block-size", ValueKind::number, "a power of two from 512 to 65536", "4096", disk_takes<set_block_size>},
-            "logical block in bytes (default: what the image has)",
-            set_block_size,
-            [](const DiskOptions& disk) { return disk.block_bytes == 0 ? "" : fmt::to_string(disk.block_bytes); }},
-    DiskKey{{"mode", ValueKind::octal, "octal permissions from 0600 to 0777 that let the owner read and write", R"("0660")",
-             disk_takes<set_mode>},
-            "permissions of the socket (default: 0600)",
-            set_mode,
-            [](const DiskOptions& disk) { return fmt::format("{:04o}", disk.mode); }},
+    kPackedKey<DiskOptions>,
+    kInOrderKey<DiskOptions>,
+    kInbandKey<DiskOptions>,
+    switch_key<DiskOptions, &DiskOptions::write_cache>("write-cache",
+                                                       "start in write-back mode; off: write-through (default: on)"),
+    DiskKey{
+        {"block-size", ValueKind::number, "a power of two from 512 to 65536", "4096", takes<DiskOptions, set_block_size>},
+        "logical block in bytes (default: what the image has)",
+        set_block_size,
+        [](const DiskOptions& disk) { return disk.block_bytes == 0 ? "" : fmt::to_string(disk.block_bytes); }},
+    kModeKey<DiskOptions>,
     DiskKey{{"faults", ValueKind::text, "a list of faults such as short=1/3,eio=1/100,delay=500us,hang@1M", R"("eio=1/100")",
-             disk_takes<set_text<&DiskOptions::faults>>},
+             takes<DiskOptions, set_text<DiskOptions, &DiskOptions::faults>>},
             "for tests: makes the image misbehave",
-            set_text<&DiskOptions::faults>,
-            get_text<&DiskOptions::faults>},
+            set_text<DiskOptions, &DiskOptions::faults>,
+            get_text<DiskOptions, &DiskOptions::faults>},
 };
 
-const DiskKey* find_disk_key(std::string_view name) {
-  const auto* key = std::ranges::find(kDiskKeys, name, &DiskKey::name);
-  return key == kDiskKeys.end() ? nullptr : key;
+// --- network cards ---
+
+constexpr std::string_view kInterfaceAllowed =
+    "the name of an interface: 1 to 15 bytes without spaces, '/', ':' and '%', and neither '.' nor '..'";
+
+template <std::string NetOptions::* Member>
+bool set_interface(NetOptions& net, std::string_view value) {
+  constexpr std::size_t kBytesMax = 15;  // IFNAMSIZ less the end
+  net.*Member = value;
+  return !value.empty() && value.size() <= kBytesMax && value != "." && value != ".." &&
+         std::ranges::none_of(value, [](char c) { return c <= ' ' || c == '/' || c == ':' || c == '%' || c == 0x7f; });
 }
 
-std::vector<std::string_view> disk_key_names() {
+template <std::string NetOptions::* Member>
+constexpr NetKey interface_key(std::string_view name, std::string_view example, std::string_view help) {
+  return {{name, ValueKind::text, kInterfaceAllowed, example, takes<NetOptions, set_interface<Member>>},
+          help,
+          set_interface<Member>,
+          get_text<NetOptions, Member>};
+}
+
+bool set_fds(NetOptions& net, std::string_view value) {
+  net.fds.clear();
+  while (true) {
+    const std::size_t colon = value.find(':');
+    const std::optional<int> fd = parse_number<int>(value.substr(0, colon));
+    if (!fd || *fd <= 2 || std::ranges::find(net.fds, *fd) != net.fds.end() ||
+        net.fds.size() == limits::kNetPairsWithoutControlMax) {
+      return false;
+    }
+    net.fds.push_back(*fd);
+    if (colon == std::string_view::npos) {
+      return true;
+    }
+    value.remove_prefix(colon + 1);
+  }
+}
+
+bool set_source(NetOptions& net, std::string_view value) {
+  const std::optional<bool> on = parse_switch(value);
+  const std::uint32_t bytes = parse_number<std::uint32_t>(value).value_or(0);
+  net.source_bytes = on ? (*on ? kSourceFrameBytesMin : 0) : bytes;
+  return on || (bytes >= kSourceFrameBytesMin && bytes <= kSourceFrameBytesMax);
+}
+static_assert(kSourceFrameBytesMin == 60 && kSourceFrameBytesMax == 9014);
+
+bool set_pairs(NetOptions& net, std::string_view value) {
+  net.queues = parse_number<std::uint32_t>(value).value_or(0);
+  return net.queues >= 1 && net.queues <= limits::kNetPairsWithoutControlMax;
+}
+static_assert(limits::kNetPairsWithoutControlMax == 128);
+
+bool set_mac(NetOptions& net, std::string_view value) {
+  const Result<NetMac> mac = parse_mac(value);
+  net.mac = mac.value_or(NetMac{});
+  return mac.has_value();
+}
+
+bool set_mtu(NetOptions& net, std::string_view value) {
+  net.mtu = parse_number<std::uint32_t>(value).value_or(0);
+  return net.mtu >= 68 && net.mtu <= 65535;
+}
+
+bool set_speed(NetOptions& net, std::string_view value) {
+  net.speed_mbits = parse_number<std::uint32_t>(value).value_or(0);
+  return net.speed_mbits >= 1 && net.speed_mbits <= 0x7fffffff;
+}
+
+constexpr std::array kNetKeys = {
+    interface_key<&NetOptions::tap>("tap", R"("tap0")",
+                                    "port: a tap interface of the host; it is made if there is none and CAP_NET_ADMIN is "
+                                    "there"),
+    NetKey{{"fds", ValueKind::number_or_text, "different descriptors beyond 2, one for each pair, such as 3 or 3:4",
+            R"("3:4")", takes<NetOptions, set_fds>},
+           "port: a tap by open descriptors of its queues that the daemon inherits, such as 3:4",
+           set_fds,
+           [](const NetOptions& net) { return fmt::format("{}", fmt::join(net.fds, ":")); }},
+    switch_key<NetOptions, &NetOptions::null>("null", "port: takes every frame, never has one"),
+    switch_key<NetOptions, &NetOptions::loop>("loop", "port: gives every frame back to the pair that sent it"),
+    NetKey{{"source", ValueKind::number_or_on_off, "on, off, or the length of a frame from 60 to 9014", "1500",
+            takes<NetOptions, set_source>},
+           "port: always has a frame, of 60 bytes or as many as are given",
+           set_source,
+           [](const NetOptions& net) { return net.source_bytes == 0 ? "off" : fmt::to_string(net.source_bytes); }},
+    socket_key<NetOptions>(R"("/run/vm1-net.sock")", "where the VMM finds the card (required)"),
+    name_key<NetOptions>(R"("vm1-net")", "what logs, reports and `ringway ctl` call it (default: the interface's name)"),
+    NetKey{{"queues", ValueKind::number, "a number from 1 to 128", "4", takes<NetOptions, set_pairs>},
+           "pairs of a receive and a transmit queue; as many as the guest has CPUs is plenty (default: 1)",
+           set_pairs,
+           [](const NetOptions& net) { return net.queues == 0 ? "" : fmt::to_string(net.queues); }},
+    NetKey{{"mac", ValueKind::text, "six bytes in hexadecimal such as 52:54:00:12:34:56, of which the first is even",
+            R"("52:54:00:12:34:56")", takes<NetOptions, set_mac>},
+           "the card's address (default: made from name, socket and this host's machine-id, the same each time)",
+           set_mac,
+           [](const NetOptions& net) { return net.mac == NetMac{} ? "" : mac_text(net.mac); }},
+    NetKey{{"mtu", ValueKind::number, "a number from 68 to 65535", "9000", takes<NetOptions, set_mtu>},
+           "that the guest is told, and that of the tap (default: neither)",
+           set_mtu,
+           [](const NetOptions& net) { return net.mtu == 0 ? "" : fmt::to_string(net.mtu); }},
+    interface_key<&NetOptions::bridge>("bridge", R"("br0")", "a bridge of the host that the tap is made a port of"),
+    kConnectKey<NetOptions>,
+    kPackedKey<NetOptions>,
+    kInOrderKey<NetOptions>,
+    kInbandKey<NetOptions>,
+    switch_key<NetOptions, &NetOptions::mergeable>("mergeable", "offer receive buffers that are merged (default: on)"),
+    switch_key<NetOptions, &NetOptions::offloads>("offloads", "offer offloads of checksums and segmentation (default: on)"),
+    switch_key<NetOptions, &NetOptions::control>("control",
+                                                 "offer a control queue, and filters and addresses by it (default: on)"),
+    NetKey{{"speed", ValueKind::number, "megabits a second from 1 to 2147483647", "10000", takes<NetOptions, set_speed>},
+           "that the guest is told, in Mbit/s; nothing is limited by it (default: unknown)",
+           set_speed,
+           [](const NetOptions& net) {
+             return net.speed_mbits == spec::kNetSpeedUnknown ? "" : fmt::to_string(net.speed_mbits);
+           }},
+    kModeKey<NetOptions>,
+};
+
+// --- a device of either kind ---
+
+template <typename Options>
+struct Described;
+template <>
+struct Described<DiskOptions> {
+  static constexpr const auto& kKeys = kDiskKeys;
+  static constexpr std::string_view kNoun = "disk";
+  static constexpr std::string_view kMainKey = "path";  // that a word without a key is probably meant for
+  static constexpr std::string_view kExampleSocket = "/run/vm1-disk.sock";
+  static constexpr std::string_view kJsonExample = R"({"path": "/srv/disk.img", "socket": "/run/vm1-disk.sock"})";
+};
+template <>
+struct Described<NetOptions> {
+  static constexpr const auto& kKeys = kNetKeys;
+  static constexpr std::string_view kNoun = "network card";
+  static constexpr std::string_view kMainKey = "tap";
+  static constexpr std::string_view kExampleSocket = "/run/vm1-net.sock";
+  static constexpr std::string_view kJsonExample = R"({"tap": "tap0", "socket": "/run/vm1-net.sock"})";
+};
+
+template <typename Options>
+const OptionKey<Options>* find_key(std::string_view name) {
+  const auto* key = std::ranges::find(Described<Options>::kKeys, name, &Key::name);
+  return key == Described<Options>::kKeys.end() ? nullptr : key;
+}
+
+template <typename Options>
+std::vector<std::string_view> key_names() {
   std::vector<std::string_view> names;
-  std::ranges::transform(kDiskKeys, std::back_inserter(names), &DiskKey::name);
+  std::ranges::transform(Described<Options>::kKeys, std::back_inserter(names), &Key::name);
   return names;
 }
 
@@ -216,20 +403,28 @@ std::unexpected<Error> bad_value(std::string_view key, std::string_view value, s
   return fail(fmt::format("{}: '{}' is not allowed; give {}", key, value, allowed));
 }
 
-std::unexpected<Error> unknown_disk_key(std::string_view key) {
-  return unknown_key(key, disk_key_names(), "of a disk");
+template <typename Options>
+std::unexpected<Error> unknown_key_of(std::string_view key) {
+  using Other = std::conditional_t<std::is_same_v<Options, DiskOptions>, NetOptions, DiskOptions>;
+  const std::string where = fmt::format("of a {}", Described<Options>::kNoun);
+  if (find_key<Other>(key) == nullptr) {
+    return unknown_key(key, key_names<Options>(), where);
+  }
+  return fail(fmt::format("unknown key '{}' {} (a {} has it); allowed: {}", key, where, Described<Other>::kNoun,
+                          fmt::join(key_names<Options>(), ", ")));
 }
 
 // `value` is absent for a key that stands alone.
-Result<> set_disk_key(DiskOptions& disk, std::string_view name, std::optional<std::string_view> value) {
-  const DiskKey* key = find_disk_key(name);
+template <typename Options>
+Result<> set_key(Options& options, std::string_view name, std::optional<std::string_view> value) {
+  const OptionKey<Options>* key = find_key<Options>(name);
   if (key == nullptr) {
-    return unknown_disk_key(name);
+    return unknown_key_of<Options>(name);
   }
-  if (!value && key->kind != ValueKind::on_off) {
+  if (!value && !may_stand_alone(key->kind)) {
     return fail(fmt::format("{}: a value is missing; give {}=<value>, {}", name, name, key->allowed));
   }
-  if (!key->set(disk, value.value_or("on"))) {
+  if (!key->set(options, value.value_or("on"))) {
     return bad_value(name, value.value_or("on"), key->allowed);
   }
   return {};
@@ -252,15 +447,23 @@ std::string right_form(const Key& key, const WrongValue& wrong) {
   if (key.kind == ValueKind::on_off && (key.takes(text) || text == "0" || text == "1")) {
     return parse_switch(text).value_or(text == "1") ? "true" : "false";
   }
+  if (const std::optional<bool> on = parse_switch(text); on && key.kind == ValueKind::number_or_on_off) {
+    return *on ? "true" : "false";
+  }
   if (!wrong.is_scalar || !key.takes(text)) {
     return std::string(key.example);
   }
   const std::optional<std::uint64_t> number = parse_number<std::uint64_t>(text);
-  return key.kind == ValueKind::number && number ? fmt::to_string(*number) : fmt::format("\"{}\"", text);
+  const bool is_number = key.kind == ValueKind::number || key.kind == ValueKind::number_or_on_off;
+  return is_number && number ? fmt::to_string(*number) : fmt::format("\"{}\"", text);
 }
 
-std::string_view allowed_in_a_file(const Key& key) {
-  return key.kind == ValueKind::on_off ? "true or false" : key.allowed;
+std::string allowed_in_a_file(const Key& key) {
+  if (key.kind == ValueKind::number_or_on_off) {
+    constexpr std::string_view kText = "on, off";
+    return fmt::format("true, false{}", key.allowed.substr(kText.size()));
+  }
+  return std::string(key.kind == ValueKind::on_off ? "true or false" : key.allowed);
 }
 
 std::string wrong_in_toml(const Key& key, const WrongValue& wrong) {
@@ -275,15 +478,15 @@ std::string wrong_in_toml(const Key& key, const WrongValue& wrong) {
                      octal, key.name, form);
 }
 
-// Strings are taken for all keys: they are what disk_to_json() writes.
+// Strings are taken for all keys: they are what to_json() writes.
 Result<std::string> text_of_json(const Key& key, const nlohmann::json& value) {
   if (value.is_string()) {
     return value.get<std::string>();
   }
-  if (value.is_boolean() && key.kind == ValueKind::on_off) {
+  if (value.is_boolean() && may_stand_alone(key.kind)) {
     return value.get<bool>() ? "on" : "off";
   }
-  if (value.is_number_integer() && key.kind == ValueKind::number) {
+  if (value.is_number_integer() && (key.kind == ValueKind::number || key.kind == ValueKind::number_or_on_off)) {
     return value.dump();
   }
   WrongValue wrong;
@@ -316,6 +519,15 @@ Result<> check_complete(const DiskOptions& disk) {
   return {};
 }
 
+Result<> check_complete(const NetOptions& net) {
+  RW_TRY(check_port(net));
+  if (net.socket.empty()) {
+    return fail(fmt::format("the network card '{}' needs socket=<path>, the Unix socket where the VMM finds it",
+                            default_net_name(net)));
+  }
+  return {};
+}
+
 // Splits at single commas; two of them stand for one within a value.
 std::vector<std::string> split_options(std::string_view text) {
   std::vector<std::string> parts(1);
@@ -333,10 +545,24 @@ std::vector<std::string> split_options(std::string_view text) {
 }
 
 // `--disk disk.img`, `--disk /srv/a=b.img,socket=s`: the first part is no key but the image itself.
-bool starts_with_an_image(std::string_view part) {
+bool starts_without_a_key(std::string_view part, const DiskOptions& /*kind*/) {
   const std::string_view key = part.substr(0, part.find('='));
-  return find_disk_key(key) == nullptr && (key.size() == part.size() || key.find('/') != std::string_view::npos) &&
-         !key.empty() && suggestion(key, disk_key_names()).empty();
+  return find_key<DiskOptions>(key) == nullptr && find_key<NetOptions>(key) == nullptr &&
+         (key.size() == part.size() || key.find('/') != std::string_view::npos) && !key.empty() &&
+         suggestion(key, key_names<DiskOptions>()).empty();
+}
+
+// `--net tap0`. Names of interfaces are short and near to much; a slip is looked for only in what may stand alone.
+bool starts_without_a_key(std::string_view part, const NetOptions& /*kind*/) {
+  std::vector<std::string_view> alone;
+  for (const NetKey& key : kNetKeys) {
+    if (may_stand_alone(key.kind)) {
+      alone.push_back(key.name);
+    }
+  }
+  return part.find('=') == std::string_view::npos && find_key<NetOptions>(part) == nullptr &&
+         find_key<DiskOptions>(part) == nullptr && takes<NetOptions, set_interface<&NetOptions::tap>>(part) &&
+         suggestion(part, alone).empty();
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -376,7 +602,7 @@ constexpr Key kApiSocket = {"socket", ValueKind::text, R"(the path of a Unix soc
                             [](std::string_view text) { return !text.empty(); }};
 constexpr std::array kWorkersKeys = {
     Key{"count", ValueKind::number, "a number from 1 to 256", "2", parses<parse_workers>},
-    Key{"cpus", ValueKind::cpus, kCpusAllowed, "[2, 3]", parses<parse_cpus>},
+    Key{"cpus", ValueKind::number_or_text, kCpusAllowed, "[2, 3]", parses<parse_cpus>},
     Key{"poll", ValueKind::text, "never, always, or a time such as fixed=50us", R"("fixed=50us")",
         parses<parse_poll_policy>},
     Key{"engine", ValueKind::text, "auto, io_uring or epoll", R"("auto")", parses<parse_loop_engine>},
@@ -396,7 +622,10 @@ std::string_view trimmed(std::string_view text) {
 // `section` as it stands in brackets; empty: the top level.
 const Key* find_toml_key(std::string_view section, std::string_view name) {
   if (section == "disk") {
-    return find_disk_key(name);
+    return find_key<DiskOptions>(name);
+  }
+  if (section == "net") {
+    return find_key<NetOptions>(name);
   }
   if (section == "workers") {
     const auto* key = std::ranges::find(kWorkersKeys, name, &Key::name);
@@ -434,7 +663,10 @@ std::optional<std::string> explain_line(std::string_view toml_text, std::size_t 
     return fmt::format("{}: a value is missing; give {}, written {} = {}", key->name, allowed_in_a_file(*key), key->name,
                        key->example);
   }
-  const bool is_text = key->kind == ValueKind::text || key->kind == ValueKind::cpus;
+  if (toml::parse(fmt::format("value = {}", value))) {
+    return std::nullopt;  // something else is wrong with the line, such as a key that was given before
+  }
+  const bool is_text = key->kind == ValueKind::text || key->kind == ValueKind::number_or_text;
   return wrong_in_toml(*key, {std::string(value), is_text ? "not in quotes" : "not a value in TOML"});
 }
 
@@ -463,7 +695,7 @@ class TomlReader {
 
   Result<ServeConfig> read(const toml::table& root) {
     ServeConfig config;
-    RW_TRY(check_keys(root, {"workers", "api", "stop-deadline", "disk"}, "at the top level"));
+    RW_TRY(check_keys(root, {"workers", "api", "stop-deadline", "disk", "net"}, "at the top level"));
     if (const toml::node* node = root.get(kStopDeadline.name)) {
       RW_TRY(take<Duration>(*node, kStopDeadline, parse_duration, config.stop_deadline));
     }
@@ -474,7 +706,10 @@ class TomlReader {
       RW_TRY(read_api(*node, config));
     }
     if (const toml::node* node = root.get("disk")) {
-      RW_TRY(read_disks(*node, config.disks));
+      RW_TRY(read_devices(*node, "disk", config.disks));
+    }
+    if (const toml::node* node = root.get("net")) {
+      RW_TRY(read_devices(*node, "net", config.nets));
     }
     return config;
   }
@@ -493,18 +728,19 @@ class TomlReader {
     return {};
   }
 
-  // A value of the key's type as the text that it would have in --disk.
+  // A value of the key's type as the text that it would have in --disk or --net.
   Result<std::string> scalar(const toml::node& node, const Key& key) {
     if (const auto* text = node.as_string();
-        text != nullptr && key.kind != ValueKind::number && key.kind != ValueKind::on_off) {
+        text != nullptr && key.kind != ValueKind::number && !may_stand_alone(key.kind)) {
       return text->get();
     }
-    if (const auto* flag = node.as_boolean(); flag != nullptr && key.kind == ValueKind::on_off) {
+    if (const auto* flag = node.as_boolean(); flag != nullptr && may_stand_alone(key.kind)) {
       return flag->get() ? "on" : "off";
     }
     WrongValue wrong = describe(node);
     if (const auto* number = node.as_integer()) {
-      if (key.kind == ValueKind::number || key.kind == ValueKind::cpus) {
+      if (key.kind == ValueKind::number || key.kind == ValueKind::number_or_on_off ||
+          key.kind == ValueKind::number_or_text) {
         return fmt::to_string(number->get());
       }
       if (key.kind == ValueKind::octal) {
@@ -584,39 +820,122 @@ class TomlReader {
     return {};
   }
 
-  Result<> read_disks(const toml::node& node, std::vector<DiskOptions>& disks) {
+  template <typename Options>
+  Result<> read_devices(const toml::node& node, std::string_view section, std::vector<Options>& devices) {
     const toml::array* list = node.as_array();
     if (list == nullptr || !list->is_homogeneous(toml::node_type::table)) {
-      return fail_at(node.source(), "disks are written as [[disk]], with two brackets, once for each disk");
+      return fail_at(node.source(), fmt::format("{0}s are written as [[{1}]], with two brackets, once for each {0}",
+                                                Described<Options>::kNoun, section));
     }
     for (const toml::node& item : *list) {
-      RW_TRY_ASSIGN(DiskOptions disk, read_disk(*item.as_table()));
-      disks.push_back(std::move(disk));
+      RW_TRY_ASSIGN(Options device, read_device<Options>(*item.as_table()));
+      devices.push_back(std::move(device));
     }
     return {};
   }
 
-  Result<DiskOptions> read_disk(const toml::table& table) {
-    DiskOptions disk;
+  template <typename Options>
+  Result<Options> read_device(const toml::table& table) {
+    Options device;
     for (const auto& [key, value] : table) {
-      const DiskKey* known = find_disk_key(key.str());
+      const OptionKey<Options>* known = find_key<Options>(key.str());
       if (known == nullptr) {
-        return fail_at(key.source(), unknown_disk_key(key.str()).error().message);
+        return fail_at(key.source(), unknown_key_of<Options>(key.str()).error().message);
       }
       RW_TRY_ASSIGN(const std::string text, scalar(value, *known));
-      if (Result<> set = set_disk_key(disk, key.str(), text); !set) {
+      if (Result<> set = set_key(device, key.str(), text); !set) {
         return fail_at(value.source(), set.error().message);
       }
     }
-    if (Result<> complete = check_complete(disk); !complete) {
-      const bool is_size = !disk.path.empty() && !disk.socket.empty() && !check_memory_size(disk);
-      return fail_at(is_size ? table.get("path")->source() : table.source(), complete.error().message);
+    if (Result<> complete = check_complete(device); !complete) {
+      // Where the value stands that it is about, if it is about one.
+      const std::string& message = complete.error().message;
+      const toml::node* about = table.get(std::string_view(message).substr(0, message.find(": ")));
+      return fail_at(about != nullptr ? about->source() : table.source(), message);
     }
-    return disk;
+    return device;
   }
 
   const std::string& file_;
 };
+
+// --- the text of an option, and JSON ---
+
+template <typename Options>
+Result<Options> parse_device(std::string_view text, std::string_view before) {
+  Options device;
+  std::set<std::string, std::less<>> seen;
+  if (const std::string value = split_options(text).front(); starts_without_a_key(value, device)) {
+    const bool has_socket = text.find(",socket=") != std::string_view::npos;
+    return fail(fmt::format("'{}' has no key; write {}{}={}{}", value, before, Described<Options>::kMainKey, text,
+                            has_socket ? "" : fmt::format(",socket={}", Described<Options>::kExampleSocket)));
+  }
+  for (const std::string& part : split_options(text)) {
+    const std::size_t equals = part.find('=');
+    const std::string key = part.substr(0, equals);
+    if (key.empty()) {
+      return fail(part.empty() ? fmt::format("'{}' has an empty part; separate key=value pairs by single commas", text)
+                               : fmt::format("'{}' has no key; write key=value", part));
+    }
+    std::optional<std::string_view> value;
+    if (equals != std::string::npos) {
+      value = std::string_view(part).substr(equals + 1);
+    }
+    RW_TRY(set_key(device, key, value));
+    if (!seen.insert(key).second) {
+      return fail(fmt::format("'{}' is given twice", key));
+    }
+  }
+  RW_TRY(check_complete(device));
+  return device;
+}
+
+std::unexpected<Error> not_absolute(std::string_view key, std::string_view path) {
+  return bad_value(key, path, "an absolute path: the daemon doesn't share your working directory");
+}
+
+template <typename Options>
+Result<Options> device_from_json(const nlohmann::json& object) {
+  if (!object.is_object()) {
+    return fail(
+        fmt::format("a {} is a JSON object such as {}", Described<Options>::kNoun, Described<Options>::kJsonExample));
+  }
+  Options device;
+  for (const auto& [key, value] : object.items()) {
+    const OptionKey<Options>* known = find_key<Options>(key);
+    if (known == nullptr) {
+      return unknown_key_of<Options>(key);
+    }
+    RW_TRY_ASSIGN(const std::string text, text_of_json(*known, value));
+    RW_TRY(set_key(device, key, text));
+  }
+  RW_TRY(check_complete(device));
+  if (!device.socket.starts_with('/')) {
+    return not_absolute("socket", device.socket);
+  }
+  return device;
+}
+
+template <typename Options>
+nlohmann::json to_json(const Options& device) {
+  nlohmann::json object = nlohmann::json::object();
+  const Options defaults;
+  for (const OptionKey<Options>& key : Described<Options>::kKeys) {
+    if (std::string value = key.get(device); value != key.get(defaults)) {
+      object[std::string(key.name)] = std::move(value);
+    }
+  }
+  return object;
+}
+
+template <typename Options>
+std::string keys_help() {
+  std::string help;
+  for (const OptionKey<Options>& key : Described<Options>::kKeys) {
+    help += fmt::format("  {:<12} {}\n", key.name, key.help);
+  }
+  return help;
+}
 
 }  // namespace
 
@@ -634,65 +953,35 @@ std::string suggestion(std::string_view word, const std::vector<std::string_view
 }
 
 Result<DiskOptions> parse_disk(std::string_view text, std::string_view before) {
-  DiskOptions disk;
-  std::set<std::string, std::less<>> seen;
-  if (const std::string image = split_options(text).front(); starts_with_an_image(image)) {
-    const bool has_socket = text.find(",socket=") != std::string_view::npos;
-    return fail(fmt::format("'{}' has no key; write {}path={}{}", image, before, text,
-                            has_socket ? "" : ",socket=/run/vm1-disk.sock"));
-  }
-  for (const std::string& part : split_options(text)) {
-    const std::size_t equals = part.find('=');
-    const std::string key = part.substr(0, equals);
-    if (key.empty()) {
-      return fail(part.empty() ? fmt::format("'{}' has an empty part; separate key=value pairs by single commas", text)
-                               : fmt::format("'{}' has no key; write key=value", part));
-    }
-    std::optional<std::string_view> value;
-    if (equals != std::string::npos) {
-      value = std::string_view(part).substr(equals + 1);
-    }
-    RW_TRY(set_disk_key(disk, key, value));
-    if (!seen.insert(key).second) {
-      return fail(fmt::format("'{}' is given twice", key));
-    }
-  }
-  RW_TRY(check_complete(disk));
-  return disk;
+  return parse_device<DiskOptions>(text, before);
+}
+
+Result<NetOptions> parse_net(std::string_view text, std::string_view before) {
+  return parse_device<NetOptions>(text, before);
 }
 
 Result<DiskOptions> disk_from_json(const nlohmann::json& object) {
-  if (!object.is_object()) {
-    return fail(R"(a disk is a JSON object such as {"path": "/srv/disk.img", "socket": "/run/vm1-disk.sock"})");
-  }
-  DiskOptions disk;
-  for (const auto& [key, value] : object.items()) {
-    const DiskKey* known = find_disk_key(key);
-    if (known == nullptr) {
-      return unknown_disk_key(key);
-    }
-    RW_TRY_ASSIGN(const std::string text, text_of_json(*known, value));
-    RW_TRY(set_disk_key(disk, key, text));
-  }
-  RW_TRY(check_complete(disk));
+  RW_TRY_ASSIGN(DiskOptions disk, device_from_json<DiskOptions>(object));
   if (is_file_image(disk.path) && !disk.path.starts_with('/')) {
-    return bad_value("path", disk.path, "an absolute path: the daemon doesn't share your working directory");
-  }
-  if (!disk.socket.starts_with('/')) {
-    return bad_value("socket", disk.socket, "an absolute path: the daemon doesn't share your working directory");
+    return not_absolute("path", disk.path);
   }
   return disk;
 }
 
-nlohmann::json disk_to_json(const DiskOptions& disk) {
-  nlohmann::json object = nlohmann::json::object();
-  const DiskOptions defaults;
-  for (const DiskKey& key : kDiskKeys) {
-    if (std::string value = key.get(disk); value != key.get(defaults)) {
-      object[std::string(key.name)] = std::move(value);
-    }
+Result<NetOptions> net_from_json(const nlohmann::json& object) {
+  RW_TRY_ASSIGN(NetOptions net, device_from_json<NetOptions>(object));
+  if (!net.fds.empty()) {
+    return fail("fds: those are descriptors of the daemon's process; only its own command line and file can name them");
   }
-  return object;
+  return net;
+}
+
+nlohmann::json disk_to_json(const DiskOptions& disk) {
+  return to_json(disk);
+}
+
+nlohmann::json net_to_json(const NetOptions& net) {
+  return to_json(net);
 }
 
 Result<ServeConfig> parse_config(std::string_view toml_text, const std::string& file) {
@@ -807,11 +1096,11 @@ Result<LoopEngine> parse_loop_engine(std::string_view text) {
 }
 
 std::string disk_keys_help() {
-  std::string help;
-  for (const DiskKey& key : kDiskKeys) {
-    help += fmt::format("  {:<12} {}\n", key.name, key.help);
-  }
-  return help;
+  return keys_help<DiskOptions>();
+}
+
+std::string net_keys_help() {
+  return keys_help<NetOptions>();
 }
 
 }  // namespace ringway

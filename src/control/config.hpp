@@ -1,5 +1,5 @@
-// From an operator's words to options: the --disk syntax, the configuration file (TOML) and the JSON of the local API, which
-// share one table of keys.
+// From an operator's words to options: the syntax of --disk and --net, the configuration file (TOML) and the JSON of the
+// local API, which share one table of keys for each kind of device.
 //
 // Pure but for load_config(), which reads a file. Every error names the key, the value, and what is allowed; in TOML also
 // the line and the column. An unknown key is refused, with the key that was probably meant.
@@ -16,6 +16,7 @@
 #include "base/time.hpp"
 #include "control/disk_options.hpp"
 #include "control/host.hpp"
+#include "control/net_options.hpp"
 
 namespace ringway {
 
@@ -26,18 +27,24 @@ struct ServeConfig {
   std::string api_socket;                     // empty: the default path; "off": none
   Duration stop_deadline = limits::kStopDeadline;
   std::vector<DiskOptions> disks;
+  std::vector<NetOptions> nets;
 };
 
 // "path=disk.img,socket=/run/vm1.sock,queues=4,ro": keys separated by commas; a comma within a value is written twice. A
 // switch may stand alone (`ro`) or with on or off (`direct=off`). `before` is what stands before the text where it is typed
 // ("--disk "): the error for a bare image path shows the whole as it should be.
 [[nodiscard]] Result<DiskOptions> parse_disk(std::string_view text, std::string_view before = "");
+// "tap=tap0,socket=/run/vm1-net.sock,queues=4" in the same way.
+[[nodiscard]] Result<NetOptions> parse_net(std::string_view text, std::string_view before = "");
 
 // {"path": "/srv/disk.img", "socket": "/run/vm1.sock", "queues": 4, "ro": true}. The paths must be absolute, since the
 // daemon's working directory means nothing to a client.
 [[nodiscard]] Result<DiskOptions> disk_from_json(const nlohmann::json& object);
-// The keys that differ from their defaults, so that disk_from_json() gives the same options again.
+// {"tap": "tap0", "socket": "/run/vm1-net.sock", "queues": 4}. Without `fds`: a client has no descriptors here.
+[[nodiscard]] Result<NetOptions> net_from_json(const nlohmann::json& object);
+// The keys that differ from their defaults, so that …_from_json() gives the same options again.
 [[nodiscard]] nlohmann::json disk_to_json(const DiskOptions& disk);
+[[nodiscard]] nlohmann::json net_to_json(const NetOptions& net);
 
 // `file` only names the text in errors.
 [[nodiscard]] Result<ServeConfig> parse_config(std::string_view toml_text, const std::string& file);
@@ -56,8 +63,9 @@ struct ServeConfig {
 // "auto", "io_uring", "epoll"
 [[nodiscard]] Result<LoopEngine> parse_loop_engine(std::string_view text);
 
-// The keys of a disk with what each takes and does, one a line: for --help.
+// The keys of a device with what each takes and does, one a line: for --help.
 [[nodiscard]] std::string disk_keys_help();
+[[nodiscard]] std::string net_keys_help();
 
 // The one of `known` that `word` is probably a slip of, as " (did you mean 'queues'?)"; empty when none is near.
 [[nodiscard]] std::string suggestion(std::string_view word, const std::vector<std::string_view>& known);

@@ -193,6 +193,156 @@ TEST(DiskJson, ErrorsNameTheKey) {
   }
 }
 
+constexpr std::string_view kNetKeyNames =
+    "tap, fds, null, loop, source, socket, name, queues, mac, mtu, bridge, connect, packed, in-order, inband, mergeable, "
+    "offloads, control, speed, mode";
+constexpr std::string_view kInterface =
+    "the name of an interface: 1 to 15 bytes without spaces, '/', ':' and '%', and neither '.' nor '..'";
+
+TEST(NetText, EveryKeyReachesItsMember) {
+  const Result<NetOptions> net = parse_net(
+      "tap=tap0,socket=/run/n.sock,name=vm1,queues=4,mac=52:54:00:12:34:56,mtu=9000,bridge=br0,connect,packed=off,in-order,"
+      "inband,mergeable=off,offloads=off,control=off,speed=10000,mode=0660");
+  ASSERT_TRUE(net) << net.error().message;
+  NetOptions expected;
+  expected.tap = "tap0";
+  expected.socket = "/run/n.sock";
+  expected.name = "vm1";
+  expected.queues = 4;
+  expected.mac = {0x52, 0x54, 0x00, 0x12, 0x34, 0x56};
+  expected.mtu = 9000;
+  expected.bridge = "br0";
+  expected.connect = true;
+  expected.packed = false;
+  expected.in_order = true;
+  expected.inband = true;
+  expected.mergeable = false;
+  expected.offloads = false;
+  expected.control = false;
+  expected.speed_mbits = 10000;
+  expected.mode = 0660;
+  EXPECT_EQ(*net, expected);
+}
+
+TEST(NetText, EachPort) {
+  EXPECT_TRUE(parse_net("null,socket=s").value_or(NetOptions{}).null);
+  EXPECT_TRUE(parse_net("loop=on,socket=s").value_or(NetOptions{}).loop);
+  EXPECT_EQ(parse_net("source,socket=s").value_or(NetOptions{}).source_bytes, 60U);
+  EXPECT_EQ(parse_net("source=9014,socket=s").value_or(NetOptions{}).source_bytes, 9014U);
+  EXPECT_EQ(parse_net("fds=3:17,socket=s").value_or(NetOptions{}).fds, (std::vector<int>{3, 17}));
+  EXPECT_EQ(parse_net("null=off,loop,source=off,socket=s").value_or(NetOptions{}).loop, true);
+}
+
+TEST(NetText, EachErrorNamesKeyValueAndWhatIsAllowed) {
+  constexpr std::string_view kFds = "different descriptors beyond 2, one for each pair, such as 3 or 3:4";
+  constexpr std::string_view kMac = "six bytes in hexadecimal such as 52:54:00:12:34:56, of which the first is even";
+  constexpr std::string_view kNoPort = "a network card needs a port for its frames: tap=<interface>, null, loop or source";
+  std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "'' has an empty part; separate key=value pairs by single commas"},
+      {"tap0", "'tap0' has no key; write tap=tap0,socket=/run/vm1-net.sock"},
+      {"vnet7,socket=s", "'vnet7' has no key; write tap=vnet7,socket=s"},
+      {"socket=s", std::string(kNoPort)},
+      {"null=off,socket=s", std::string(kNoPort)},
+      {"tap", fmt::format("tap: a value is missing; give tap=<value>, {}", kInterface)},
+      {"loop", "the network card 'loop' needs socket=<path>, the Unix socket where the VMM finds it"},
+      {"loop,tap=t,socket=s",
+       "a network card has one port for its frames, and tap and loop are given; leave all but one out"},
+      {"tap=t,fds=3,socket=s",
+       "a network card has one port for its frames, and tap and fds are given; leave all but one out"},
+      {"nul,socket=s", fmt::format("unknown key 'nul' of a network card (did you mean 'null'?); allowed: {}", kNetKeyNames)},
+      {"loop,sokcet=s",
+       fmt::format("unknown key 'sokcet' of a network card (did you mean 'socket'?); allowed: {}", kNetKeyNames)},
+      {"path=a.img,socket=s",
+       fmt::format("unknown key 'path' of a network card (a disk has it); allowed: {}", kNetKeyNames)},
+      {"loop,socket=s,loop", "'loop' is given twice"},
+      {"loop,socket=s,bridge=br0", "bridge: only a tap can be a port of a bridge, and the port of this card is loop"},
+      {"loop,socket=s,queues=128", "queues: '128' is not allowed; give a number from 1 to 127, or 128 with control=off"},
+      {"fds=3:4,socket=s,queues=3", "queues: 3 given with 2 descriptors in fds; give one descriptor for each pair"},
+  };
+  for (const char* name : {"", "0123456789abcdef", "a b", "a/b", "a:b", "a%b", ".", ".."}) {
+    cases.emplace_back(fmt::format("socket=s,tap={}", name),
+                       fmt::format("tap: '{}' is not allowed; give {}", name, kInterface));
+  }
+  for (const char* fds : {"", "2", "-1", "3:", "3:3", "x", "3 4", "99999999999"}) {
+    cases.emplace_back(fmt::format("socket=s,fds={}", fds), fmt::format("fds: '{}' is not allowed; give {}", fds, kFds));
+  }
+  for (const char* mac : {"", "52:54:00:12:34", "33:33:00:00:00:01", "00:00:00:00:00:00", "525400123456"}) {
+    cases.emplace_back(fmt::format("loop,socket=s,mac={}", mac),
+                       fmt::format("mac: '{}' is not allowed; give {}", mac, kMac));
+  }
+  for (const char* source : {"", "59", "9015", "-60", "maybe"}) {
+    cases.emplace_back(
+        fmt::format("socket=s,source={}", source),
+        fmt::format("source: '{}' is not allowed; give on, off, or the length of a frame from 60 to 9014", source));
+  }
+  for (const char* mtu : {"0", "67", "65536", "1.5k"}) {
+    cases.emplace_back(fmt::format("loop,socket=s,mtu={}", mtu),
+                       fmt::format("mtu: '{}' is not allowed; give a number from 68 to 65535", mtu));
+  }
+  for (const char* speed : {"0", "2147483648", "10G"}) {
+    cases.emplace_back(fmt::format("loop,socket=s,speed={}", speed),
+                       fmt::format("speed: '{}' is not allowed; give megabits a second from 1 to 2147483647", speed));
+  }
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(error_of(parse_net(text)), message) << text;
+  }
+  EXPECT_THAT(error_of(parse_disk("tap=tap0,socket=s")),
+              ::testing::StartsWith("unknown key 'tap' of a disk (a network card has it); allowed: path, "));
+}
+
+TEST(NetText, TheBoundsAreAllowed) {
+  for (const char* text : {"loop,socket=s,mtu=68", "loop,socket=s,mtu=65535", "loop,socket=s,queues=127",
+                           "loop,socket=s,queues=128,control=off", "source=60,socket=s", "loop,socket=s,speed=2147483647",
+                           "tap=0123456789abcde,socket=s", "loop,socket=s,mac=02:00:00:00:00:00"}) {
+    EXPECT_EQ(error_of(parse_net(text)), "(no error)") << text;
+  }
+}
+
+TEST(NetJson, TheKeysAreThoseOfTheCommandLine) {
+  const auto object = nlohmann::json::parse(
+      R"({"tap": "tap0", "socket": "/s", "queues": 3, "mtu": 1400, "mac": "52:54:00:12:34:56", "mergeable": false})");
+  const Result<NetOptions> net = net_from_json(object);
+  ASSERT_TRUE(net) << net.error().message;
+  EXPECT_EQ(*net, *parse_net("tap=tap0,socket=/s,queues=3,mtu=1400,mac=52:54:00:12:34:56,mergeable=off"));
+  for (const auto& [source, bytes] : {std::pair{"true", 60U}, {"1500", 1500U}, {"\"700\"", 700U}}) {
+    const Result<NetOptions> card =
+        net_from_json(nlohmann::json::parse(fmt::format(R"({{"source": {}, "socket": "/s"}})", source)));
+    ASSERT_TRUE(card) << card.error().message;
+    EXPECT_EQ(card->source_bytes, bytes);
+  }
+}
+
+TEST(NetJson, GoesThereAndBack) {
+  for (const char* text :
+       {"loop,socket=/s", "source=1500,socket=/s,queues=7,in-order,name=x,mode=0777",
+        "tap=t,socket=/s,connect,packed=off,inband,mergeable=off,offloads=off,control=off,speed=1,mtu=68,bridge=b,"
+        "mac=52:54:00:12:34:56"}) {
+    const Result<NetOptions> net = parse_net(text);
+    ASSERT_TRUE(net) << net.error().message;
+    const Result<NetOptions> again = net_from_json(net_to_json(*net));
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(*again, *net);
+  }
+}
+
+TEST(NetJson, ErrorsNameTheKey) {
+  const std::vector<std::pair<const char*, std::string>> cases = {
+      {"[]", R"(a network card is a JSON object such as {"tap": "tap0", "socket": "/run/vm1-net.sock"})"},
+      {R"({"tap": 7})", fmt::format(R"(tap: 7 is a number; give {}, written "tap": "7")", kInterface)},
+      {R"({"loop": 1})", R"(loop: 1 is a number; give true or false, written "loop": true)"},
+      {R"({"source": 1.5})",
+       R"(source: 1.5 is a fraction; give true, false, or the length of a frame from 60 to 9014, written "source": 1500)"},
+      {R"({"loop": true, "socket": "s"})",
+       "socket: 's' is not allowed; give an absolute path: the daemon doesn't share your working directory"},
+      {R"({"fds": "3", "socket": "/s"})",
+       "fds: those are descriptors of the daemon's process; only its own command line and file can name them"},
+      {R"({"path": "/a"})", fmt::format("unknown key 'path' of a network card (a disk has it); allowed: {}", kNetKeyNames)},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(error_of(net_from_json(nlohmann::json::parse(text))), message) << text;
+  }
+}
+
 TEST(Toml, AllOfIt) {
   const Result<ServeConfig> config = parse_config(R"(
 stop-deadline = "750ms"
@@ -213,6 +363,17 @@ mode = 0o660
 path = "null:1G"
 socket = "/run/b.sock"
 write-cache = false
+[[net]]
+tap = "tap0"
+socket = "/run/n.sock"
+queues = 4
+mergeable = false
+[[net]]
+fds = 5
+socket = "/run/m.sock"
+[[net]]
+source = true
+socket = "/run/o.sock"
 )",
                                                   "host.toml");
   ASSERT_TRUE(config) << config.error().message;
@@ -225,6 +386,10 @@ write-cache = false
   ASSERT_EQ(config->disks.size(), 2U);
   EXPECT_EQ(config->disks[0], *parse_disk("path=/srv/a.img,socket=/run/a.sock,queues=4,ro,mode=0660"));
   EXPECT_EQ(config->disks[1], *parse_disk("path=null:1G,socket=/run/b.sock,write-cache=off"));
+  ASSERT_EQ(config->nets.size(), 3U);
+  EXPECT_EQ(config->nets[0], *parse_net("tap=tap0,socket=/run/n.sock,queues=4,mergeable=off"));
+  EXPECT_EQ(config->nets[1], *parse_net("fds=5,socket=/run/m.sock"));
+  EXPECT_EQ(config->nets[2], *parse_net("source,socket=/run/o.sock"));
 }
 
 TEST(Toml, AnEmptyFileIsTheDefaults) {
@@ -241,7 +406,7 @@ TEST(Toml, EachErrorNamesLineAndColumn) {
        "h.toml:2:1: unknown key 'cuont' in [workers] (did you mean 'count'?); allowed: count, cpus, poll, engine"},
       {"[worker]\n",
        "h.toml:1:2: unknown key 'worker' at the top level (did you mean 'workers'?); allowed: workers, api, stop-deadline, "
-       "disk"},
+       "disk, net"},
       {"[workers]\n\ncount = 0\n", "h.toml:3:9: count: '0' is not allowed; give a number from 1 to 256"},
       {"[workers]\ncpus = \"a\"\n", "h.toml:2:8: cpus: 'a' is not allowed; give CPU numbers such as 0,2 or 4-7"},
       {"[workers]\nengine = 'uring'\n", "h.toml:2:10: engine: 'uring' is not allowed; give auto, io_uring or epoll"},
@@ -253,6 +418,14 @@ TEST(Toml, EachErrorNamesLineAndColumn) {
       {"[[disk]]\npath = 'a'\nsocket = 1.5\n",
        "h.toml:3:10: socket: 1.5 is a fraction; give the path of a Unix socket, written socket = \"1.5\""},
       {"[[disk]]\npath = 'a'\n", "h.toml:1:1: the disk 'a' needs socket=<path>, the Unix socket where the VMM finds it"},
+      {"[net]\nloop = true\n",
+       "h.toml:1:1: network cards are written as [[net]], with two brackets, once for each network card"},
+      {"[[net]]\nloop = true\n",
+       "h.toml:1:1: the network card 'loop' needs socket=<path>, the Unix socket where the VMM finds it"},
+      {"[[net]]\nloop = true\nsocket = 's'\nbridge = 'br0'\n",
+       "h.toml:4:10: bridge: only a tap can be a port of a bridge, and the port of this card is loop"},
+      {"[[net]]\nlop = true\n",
+       fmt::format("h.toml:2:1: unknown key 'lop' of a network card (did you mean 'loop'?); allowed: {}", kNetKeyNames)},
       {"stop-deadline = '5'\n",
        "h.toml:1:17: stop-deadline: '5' is not allowed; give a number with its unit (ns, us, ms or s), such as 5s or 500ms"},
   };
@@ -288,6 +461,16 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
        fmt::format(R"(mode: 640 is not octal; give {}, written mode = 0o640 or mode = "640")", kMode)},
       {"[[disk]]", "mode = true",
        fmt::format(R"(mode: true is true or false; give {}, written mode = 0o660 or mode = "0660")", kMode)},
+      {"[[net]]", "tap = tap0", fmt::format(R"(tap: tap0 is not in quotes; give {}, written tap = "tap0")", kInterface)},
+      {"[[net]]", "source = 'on'",
+       R"(source: "on" is a string; give true, false, or the length of a frame from 60 to 9014, written source = true)"},
+      {"[[net]]", "source = '99'",
+       R"(source: "99" is a string; give true, false, or the length of a frame from 60 to 9014, written source = 99)"},
+      {"[[net]]", "queues = '3'", R"(queues: "3" is a string; give a number from 1 to 128, written queues = 3)"},
+      {"[[net]]", "mac = 52:54:00:12:34:56",
+       "mac: 52:54:00:12:34:56 is not in quotes; give six bytes in hexadecimal such as 52:54:00:12:34:56, of which the "
+       "first is even, written mac = \"52:54:00:12:34:56\""},
+      {"[[net]]", "loop = on", "loop: on is not a value in TOML; give true or false, written loop = true"},
       {"[workers]", "count = '2'", R"(count: "2" is a string; give a number from 1 to 256, written count = 2)"},
       {"[workers]", "cpus = true",
        "cpus: true is true or false; give CPU numbers such as 0,2 or 4-7, written cpus = [2, 3]"},
@@ -328,8 +511,11 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
     // What it advises is right.
     const std::string advice = message.substr(message.find(", written ") + 10);
     const std::string advised = advice.substr(0, advice.find(" or mode"));
-    const std::string rest = section == "[[disk]]" && !advised.starts_with("path") ? "path = 'a'\n" : "";
-    const std::string socket = section == "[[disk]]" && !advised.starts_with("socket") ? "socket = 's'\n" : "";
+    const bool is_port = advised.starts_with("tap") || advised.starts_with("source") || advised.starts_with("loop");
+    const std::string rest = section == "[[disk]]" && !advised.starts_with("path") ? "path = 'a'\n"
+                             : section == "[[net]]" && !is_port                    ? "loop = true\n"
+                                                                                   : "";
+    const std::string socket = section.starts_with("[[") && !advised.starts_with("socket") ? "socket = 's'\n" : "";
     EXPECT_EQ(error_of(parse_config(fmt::format("{}\n{}\n{}{}", section, advised, rest, socket), "h.toml")), "(no error)")
         << line;
   }
@@ -338,6 +524,11 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
     const std::string error = error_of(parse_config(fmt::format("[[disk]]\n{}\n", line), "h.toml"));
     EXPECT_THAT(error, ::testing::StartsWith("h.toml:2:")) << line;
     EXPECT_THAT(error, ::testing::Not(::testing::HasSubstr("written"))) << line;
+  }
+  for (const char* twice : {"queues = 2\nqueues = 4", "ro = true\nro = true", "mode = 0o660\nmode = 0o600"}) {
+    const std::string error = error_of(parse_config(fmt::format("[[disk]]\n{}\n", twice), "h.toml"));
+    EXPECT_THAT(error, ::testing::StartsWith("h.toml:3:")) << twice;
+    EXPECT_THAT(error, ::testing::HasSubstr("redefine")) << twice;
   }
 }
 
@@ -404,7 +595,7 @@ TEST(Words, DefaultNames) {
   EXPECT_EQ(default_disk_name("null:1G"), "null");
   EXPECT_EQ(default_disk_name("/"), "disk");
   EXPECT_EQ(default_disk_name("/srv/.hidden"), "hidden");
-  EXPECT_TRUE(is_disk_name(default_disk_name("/srv/" + std::string(200, 'x') + ".img")));
+  EXPECT_TRUE(is_device_name(default_disk_name("/srv/" + std::string(200, 'x') + ".img")));
 }
 
 }  // namespace

@@ -2,17 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
 namespace ringway {
-namespace {
-
-bool is_name_character(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-}
-
-}  // namespace
 
 bool is_file_image(std::string_view path) noexcept {
   return !path.starts_with("ram:") && !path.starts_with("null:");
@@ -34,18 +26,9 @@ Result<> check_memory_size(const DiskOptions& disk) {
   return {};
 }
 
-bool is_disk_name(std::string_view name) noexcept {
-  // A name that starts with a dot could be "." or "..", which an HTTP client normalises away.
-  return !name.empty() && name.size() <= kDiskNameBytesMax && name.front() != '.' &&
-         std::ranges::all_of(name, is_name_character);
-}
-
 std::string default_disk_name(const std::string& path) {
-  std::string name = is_file_image(path) ? std::filesystem::path(path).stem().string() : path.substr(0, path.find(':'));
-  std::ranges::replace_if(name, [](char c) { return !is_name_character(c); }, '-');
-  name.resize(std::min(name.size(), kDiskNameBytesMax - 8));  // room for the suffix that makes it unique
-  name.erase(0, name.find_first_not_of('.'));
-  return name.empty() ? "disk" : name;
+  return device_name_from(is_file_image(path) ? std::filesystem::path(path).stem().string() : path.substr(0, path.find(':')),
+                          "disk");
 }
 
 }  // namespace ringway

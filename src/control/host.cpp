@@ -1,17 +1,19 @@
 // Theory of operation
 //
-// A disk is opening → serving → removing → gone. `opening` exists only for add_disk(): a thread of its own makes the store
-// (an open() on a dead network file system takes for ever) and posts it. A resize runs on such a thread too, while the disk
-// is serving. `removing` ends when the endpoint says that the device is detached and no such thread is left; the disk is
+// A device is opening → serving → removing → gone, be it a disk or a network card; what differs between those is in
+// served_disk.cpp and served_net.cpp. `opening` exists only for add_disk() and add_net(): a thread of its own opens what is
+// served (an open() on a dead network file system takes for ever). A resize runs on such a thread too, while the disk is
+// serving. `removing` ends when the endpoint says that the device is detached and no such thread is left; the device is
 // destroyed by a message posted from there, since it must not die within its own endpoint's callback.
 //
-// Draining is the removal of all disks. Its timer bounds it: what is left then is a store that hangs, or an image that is
-// still being opened or resized. Nothing of such a disk may be freed: the kernel may yet write into guest memory through its
-// mappings, and its threads can't be joined. So the whole daemon object is abandoned (see ~Host).
+// Draining is the removal of all devices. Its timer bounds it: what is left then is a store that hangs, or an image that is
+// still being opened or resized. Nothing of such a device may be freed: the kernel may yet write into guest memory through
+// its mappings, and its threads can't be joined. So the whole daemon object is abandoned (see ~Host).
 
 #include "control/host.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -23,16 +25,19 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 
 #include "base/check.hpp"
 #include "base/foreign.hpp"
 #include "control/api.hpp"
 #include "control/report.hpp"
+#include "control/served_disk.hpp"
+#include "control/served_net.hpp"
 #include "guest/sigbus.hpp"
 #include "loop/clock.hpp"
 #include "loop/epoll_loop.hpp"
@@ -42,7 +47,7 @@
 namespace ringway {
 namespace {
 
-// A disk with 64 queues holds about 200 descriptors (kick, call and error of each), and one for each piece of its guest's
+// A device with 64 queues holds about 200 descriptors (kick, call and error of each), and one for each piece of its guest's
 // memory, up to 509.
 void raise_descriptor_limit() {
   rlimit limit{};
@@ -59,28 +64,6 @@ void raise_descriptor_limit() {
 // all of a pipeline, some of whose members pass it on.
 constexpr Duration kOneSignal = Duration::milliseconds(100);
 
-// A disk and its image, for who looks at images on another thread.
-struct HeldImage {
-  std::string disk, path;
-};
-
-// An image that a disk of ours holds already is locked by "this process itself", which doesn't say which one. Blocks on slow
-// storage.
-Result<BlkStoreChoice> open_store(const BlkStoreOptions& options, const std::vector<HeldImage>& held) {
-  Result<BlkStoreChoice> choice = make_blk_store(options);
-  if (choice || !is_file_image(options.path)) {
-    return choice;
-  }
-  const auto holder = std::ranges::find_if(held, [&](const HeldImage& image) {
-    std::error_code ignored;
-    return std::filesystem::equivalent(image.path, options.path, ignored);
-  });
-  if (holder != held.end()) {
-    choice.error().message += fmt::format("; disk '{}' of this process serves it", holder->disk);
-  }
-  return choice;
-}
-
 // Where address space is limited (ulimit -v), guests may have most of it. Each thread that allocates or frees would reserve
 // 64 MiB for a heap of its own.
 void share_heaps_in_a_small_address_space() {
@@ -91,34 +74,14 @@ void share_heaps_in_a_small_address_space() {
 }
 
 void warn_of_descriptor_limit() {
-  const auto [wanted, possible] = ForeignHoldings::divided();
+  const auto [wanted, possible] = ForeignHoldings::descriptor_budget();
   if (wanted > possible) {
     spdlog::warn(
-        "the limit of open files leaves {} to front-ends, and the disks may need {}: one of them may find too few when "
+        "the limit of open files leaves {} to front-ends, and the devices may need {}: one of them may find too few when "
         "others "
-        "have taken many; raise the limit (ulimit -Hn, systemd: LimitNOFILE=) by {}, or serve fewer disks",
+        "have taken many; raise the limit (ulimit -Hn, systemd: LimitNOFILE=) by {}, or serve fewer devices",
         possible, wanted, wanted - possible);
   }
-}
-
-BlkStoreOptions store_options(const DiskOptions& disk, bool has_uring) {
-  BlkStoreOptions options;
-  options.path = disk.path;
-  options.read_only = disk.read_only;
-  options.direct = disk.direct;
-  options.block_bytes = disk.block_bytes;
-  options.engine = disk.engine;
-  options.loop_has_uring = has_uring;
-  options.registered = disk.registered;
-  options.faults = disk.faults;
-  return options;
-}
-
-// Two spellings of one path are one socket.
-std::string normal_path(const std::string& path) {
-  std::error_code ignored;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
-  return ignored ? path : absolute.lexically_normal().string();
 }
 
 HostError refuse(HostRefusal refusal, std::string message) {
@@ -142,15 +105,33 @@ class FunctionTimer final : public TimerHandler {
   std::move_only_function<void()> function_;
 };
 
+// What is told of a device of some kind, and of that kind only.
+template <typename Kind>
+using StatusOf = std::conditional_t<std::is_same_v<Kind, ServedDisk>, DiskStatus, NetStatus>;
+
+void fill_in(const ServedDisk& disk, DiskStatus& status) {
+  status.store = disk.device()->store_info();
+  status.engine_reason = disk.engine_reason();
+  status.serial = disk.device()->serial();
+}
+
+void fill_in(const ServedNet& net, NetStatus& status) {
+  const NetDriverState& driver = net.device()->driver_state();
+  status.port = net.device()->port_info();
+  status.link = net.device()->link();
+  status.mac = driver.mac;
+  status.pairs = driver.pairs;
+}
+
 }  // namespace
 
-const char* to_string(DiskState state) noexcept {
+const char* to_string(DeviceState state) noexcept {
   switch (state) {
-    case DiskState::opening:
+    case DeviceState::opening:
       return "opening";
-    case DiskState::serving:
+    case DeviceState::serving:
       return "serving";
-    case DiskState::removing:
+    case DeviceState::removing:
       return "removing";
   }
   return "?";
@@ -165,14 +146,20 @@ class Host::Daemon {
   ~Daemon();
   Result<> start_api(Host& host);
 
-  Result<> add_disks(std::vector<DiskOptions> disks);
-  void add_disk(DiskOptions disk, std::move_only_function<void(HostResult<std::string>)> done);
-  void remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done);
+  Result<> add_at_start(std::vector<std::unique_ptr<ServedDevice>> devices);
+  void add(std::unique_ptr<ServedDevice> device, std::move_only_function<void(HostResult<std::string>)> done);
+  void remove(const std::string& name, std::move_only_function<void(HostResult<>)> done);
   void resize_disk(const std::string& name, std::uint64_t bytes,
                    std::move_only_function<void(HostResult<std::uint64_t>)> done);
-  std::vector<DiskStatus> disks() const;
-  HostResult<DiskStatus> disk(const std::string& name) const;
-  std::vector<DiskStats> stats() const;
+  HostResult<> set_link(const std::string& name, bool up);
+  // Kind is ServedDisk or ServedNet.
+  template <typename Kind>
+  HostResult<StatusOf<Kind>> status(const std::string& name) const;
+  template <typename Kind>
+  std::vector<StatusOf<Kind>> statuses() const;
+  HostResult<DeviceKind> kind_of(const std::string& name) const;
+  std::vector<DiskStats> disk_stats() const { return stats<ServedDisk>(final_disk_stats_); }
+  std::vector<NetStats> net_stats() const { return stats<ServedNet>(final_net_stats_); }
   std::string stats_report() const;
   HostEnd run();
   void quit(const std::string& reason);
@@ -186,19 +173,17 @@ class Host::Daemon {
   [[nodiscard]] bool abandoned() const { return ended_ && end_ != HostEnd::clean; }
   // Nobody will join the threads that hang with their images.
   void detach_helpers() {
-    for (const auto& entry : disks_) {
-      if (entry.second->helper.joinable()) {
-        entry.second->helper.detach();
+    for (const auto& [name, device] : devices_) {
+      if (device->helper.joinable()) {
+        device->helper.detach();
       }
     }
   }
 
  private:
-  struct Disk {
-    DiskOptions options;
-    DiskState state = DiskState::opening;
-    std::string engine_reason;
-    std::unique_ptr<BlkDevice> device;
+  struct Device {
+    std::unique_ptr<ServedDevice> served;
+    DeviceState state = DeviceState::opening;
     std::unique_ptr<vhost_user::Endpoint> endpoint;  // ends before the device
     std::thread helper;                              // while it opens or resizes the image
     bool detached = false;                           // gone but for its helper
@@ -218,7 +203,6 @@ class Host::Daemon {
    private:
     void on_signal(int number);
     Daemon& daemon_;
-    Instant ending_since_;  // by a signal
     UniqueFd fd_;
     WatchId watch_;
     sigset_t previous_mask_{};
@@ -227,21 +211,29 @@ class Host::Daemon {
 
   explicit Daemon(HostOptions options) : options_(std::move(options)) {}
 
-  HostError no_such_disk(const std::string& name) const;
-  HostResult<> admit(DiskOptions& disk);  // gives it a name
+  // `kind` is what was asked for; absent: any. Names those that there are, as far as a person would read on.
+  HostError no_such_device(const std::string& name, std::optional<DeviceKind> kind) const;
+  // Null: there is none of that kind.
+  template <typename Kind>
+  Kind* find(const std::string& name) const;
+  template <typename Kind, typename Stats>
+  std::vector<Stats> stats(const std::vector<Stats>& final_stats) const;
+  HostResult<> admit(ServedDevice& device);  // gives it a name
   std::string unique_name(const std::string& wanted) const;
-  std::vector<HeldImage> held_images() const;
-  Result<> create_device(Disk& disk, BlkStoreChoice choice);
-  Result<> create_endpoint(Disk& disk);
-  void start_serving(Disk& disk);
-  void on_opened(const std::string& name, Result<BlkStoreChoice> choice,
-                 std::move_only_function<void(HostResult<std::string>)> done);
+  std::vector<ServedDevice::Holding> held(DeviceKind kind) const;
+  Result<> open(ServedDevice& device, const std::vector<ServedDevice::Holding>& held) const;
+  Result<> create_device(ServedDevice& device);
+  Result<> create_endpoint(Device& device);
+  void start_serving(Device& device);
+  void on_opened(const std::string& name, Result<> opened, std::move_only_function<void(HostResult<std::string>)> done);
   void on_resized(const std::string& name, const Result<BlkStoreInfo>& info,
                   std::move_only_function<void(HostResult<std::uint64_t>)> done);
-  void start_removal(Disk& disk);
+  void start_removal(Device& device);
   void flush_workers(const std::string& name);
   void on_detached(const std::string& name);
-  void answer_removers(Disk& disk, const HostResult<>& result);
+  void answer_removers(Device& device, const HostResult<>& result);
+  // Of the devices, or of those that are being served only.
+  [[nodiscard]] std::string counts_text(bool serving_only) const;
   void end_if_drained();
   void on_drain_deadline();
   void finish(HostEnd end);
@@ -256,13 +248,15 @@ class Host::Daemon {
   std::unique_ptr<Mailbox> mailbox_;  // workers and openers post to it
   std::unique_ptr<WorkerPool> workers_;
   std::unique_ptr<SignalWatch> signals_;
-  std::map<std::string, std::unique_ptr<Disk>> disks_;
+  std::map<std::string, std::unique_ptr<Device>> devices_;
   std::unique_ptr<FunctionTimer> drain_timer_;
   std::unique_ptr<FunctionTimer> watchdog_;
   std::unique_ptr<ApiServer> api_;
-  std::vector<DiskStats> final_stats_;  // of disks that were drained at the end
+  std::vector<DiskStats> final_disk_stats_;  // of what was drained at the end
+  std::vector<NetStats> final_net_stats_;
   std::uint32_t next_worker_ = 0;
   bool ending_ = false;
+  Instant ending_since_;
   bool ended_ = false;
   HostEnd end_ = HostEnd::clean;
 };
@@ -302,7 +296,7 @@ Result<> Host::Daemon::start_api(Host& host) {
 }
 
 Host::Daemon::~Daemon() {
-  RW_CHECK(disks_.empty());
+  RW_CHECK(devices_.empty());
   api_.reset();
   workers_.reset();  // joins the threads, which may still post
   if (mailbox_) {
@@ -325,41 +319,43 @@ void Host::Daemon::quit(const std::string& reason) {
     return;
   }
   ending_ = true;
-  if (!disks_.empty()) {
-    spdlog::info("{}: closing {} disk{}", reason, disks_.size(), disks_.size() == 1 ? "" : "s");
+  if (std::ranges::any_of(devices_, [](const auto& entry) { return entry.second->state == DeviceState::serving; })) {
+    spdlog::info("{}: closing {}", reason, counts_text(true));
   }
   drain_timer_->set(clock_now() + options_.stop_deadline);
-  for (const auto& [name, disk] : disks_) {
-    if (disk->state == DiskState::serving) {
-      start_removal(*disk);
+  for (const auto& [name, device] : devices_) {
+    if (device->state == DeviceState::serving) {
+      start_removal(*device);
     }
   }
   end_if_drained();
+  ending_since_ =
+      clock_now();  // not before: closing many devices takes a while, and a signal that came meanwhile is no second
 }
 
 void Host::Daemon::quit_now(const std::string& reason) {
   ending_ = true;
   spdlog::warn("{}: ending at once", reason);
-  finish(disks_.empty() ? HostEnd::clean : HostEnd::forced);
+  finish(devices_.empty() ? HostEnd::clean : HostEnd::forced);
 }
 
 void Host::Daemon::end_if_drained() {
-  if (ending_ && disks_.empty()) {
+  if (ending_ && devices_.empty()) {
     finish(HostEnd::clean);
   }
 }
 
 void Host::Daemon::on_drain_deadline() {
-  for (const auto& [name, disk] : disks_) {
-    if (disk->state == DiskState::opening) {
-      spdlog::error("disk '{}': opening '{}' still takes after {} ms; giving it up", name, disk->options.path,
-                    options_.stop_deadline.ns / 1'000'000);
-    } else if (disk->detached) {
-      spdlog::error("disk '{}': resizing '{}' still takes after {} ms; giving it up", name, disk->options.path,
-                    options_.stop_deadline.ns / 1'000'000);
+  const std::int64_t waited = options_.stop_deadline.ns / 1'000'000;
+  for (const auto& [name, device] : devices_) {
+    const std::string label = device->served->label();
+    const std::string origin = device->served->origin();
+    if (device->state == DeviceState::opening) {
+      spdlog::error("{}: opening '{}' still takes after {} ms; giving it up", label, origin, waited);
+    } else if (device->detached) {
+      spdlog::error("{}: resizing '{}' still takes after {} ms; giving it up", label, origin, waited);
     } else {
-      spdlog::error("disk '{}': '{}' hasn't finished its requests after {} ms; giving it up", name, disk->options.path,
-                    options_.stop_deadline.ns / 1'000'000);
+      spdlog::error("{}: '{}' hasn't finished its requests after {} ms; giving it up", label, origin, waited);
     }
   }
   finish(HostEnd::hung);
@@ -418,11 +414,9 @@ void Host::Daemon::SignalWatch::on_signal(int number) {
     daemon_.report();
     return;
   }
-  const Instant now = clock_now();
   if (!daemon_.ending_) {
-    ending_since_ = now;
     daemon_.quit(fmt::format("SIG{}", sigabbrev_np(number)));
-  } else if (now - ending_since_ >= kOneSignal) {
+  } else if (clock_now() - daemon_.ending_since_ >= kOneSignal) {
     daemon_.quit_now(fmt::format("a second SIG{}", sigabbrev_np(number)));
   }
 }
@@ -440,250 +434,299 @@ void Host::Daemon::report() const {
 
 std::string Host::Daemon::unique_name(const std::string& wanted) const {
   std::string name = wanted;
-  for (unsigned suffix = 2; disks_.contains(name); ++suffix) {
+  for (unsigned suffix = 2; devices_.contains(name); ++suffix) {
     name = fmt::format("{}-{}", wanted, suffix);
   }
   return name;
 }
 
-std::vector<HeldImage> Host::Daemon::held_images() const {
-  std::vector<HeldImage> held;
-  for (const auto& [name, disk] : disks_) {
-    if (is_file_image(disk->options.path)) {
-      held.push_back({name, disk->options.path});
+std::vector<ServedDevice::Holding> Host::Daemon::held(DeviceKind kind) const {
+  std::vector<ServedDevice::Holding> held;
+  for (const auto& [name, device] : devices_) {
+    std::string what = device->served->holds();
+    if (device->served->kind() == kind && !what.empty()) {
+      held.push_back({device->served->label(), std::move(what)});
     }
   }
   return held;
 }
 
-HostResult<> Host::Daemon::admit(DiskOptions& disk) {
+HostResult<> Host::Daemon::admit(ServedDevice& device) {
   if (ending_) {
     return std::unexpected(refuse(HostRefusal::ending, "the daemon is ending"));
   }
-  if (disks_.size() >= limits::kDevicesMax) {
+  if (devices_.size() >= limits::kDevicesMax) {
     return std::unexpected(
-        refuse(HostRefusal::not_possible, fmt::format("there are {} disks already, the most that one process "
-                                                      "serves; start another",
-                                                      disks_.size())));
+        refuse(HostRefusal::not_possible,
+               fmt::format("there are {} already, the most that one process serves; start another", counts_text(false))));
   }
-  if (disk.name.empty()) {
-    disk.name = unique_name(default_disk_name(disk.path));
-  } else if (disks_.contains(disk.name)) {
-    return std::unexpected(
-        refuse(HostRefusal::conflict,
-               fmt::format("disk '{}': there is a disk of that name already; choose another name=", disk.name)));
+  if (device.name().empty()) {
+    device.set_name(unique_name(device.default_name()));
+  } else if (const auto other = devices_.find(device.name()); other != devices_.end()) {
+    return std::unexpected(refuse(HostRefusal::conflict,
+                                  fmt::format("{}: there is a {} of that name already; choose another name=", device.label(),
+                                              to_string(other->second->served->kind()))));
   }
-  const std::string socket = normal_path(disk.socket);
-  for (const auto& [name, other] : disks_) {
-    if (normal_path(other->options.socket) == socket) {
+  const std::string socket = normal_socket_path(device.options().socket);
+  for (const auto& [name, other] : devices_) {
+    const ServedDevice& served = *other->served;
+    if (normal_socket_path(served.options().socket) == socket) {
       return std::unexpected(
-          refuse(HostRefusal::conflict,
-                 fmt::format("disk '{}': the socket '{}' belongs to disk '{}' already", disk.name, disk.socket, name)));
+          refuse(HostRefusal::conflict, fmt::format("{}: the socket '{}' belongs to {} already", device.label(),
+                                                    device.options().socket, served.label())));
+    }
+    if (device.holds_exclusively() && served.kind() == device.kind() && !device.holds().empty() &&
+        served.holds() == device.holds()) {
+      return std::unexpected(refuse(HostRefusal::conflict, fmt::format("{}: '{}' belongs to {} already", device.label(),
+                                                                       device.origin(), served.label())));
     }
   }
   return {};
 }
 
-Result<> Host::Daemon::create_device(Disk& disk, BlkStoreChoice choice) {
-  BlkDeviceOptions options;
-  options.name = disk.options.name;
-  options.serial = disk.options.serial;
-  options.queues = disk.options.queues;
-  options.packed = disk.options.packed;
-  options.in_order = disk.options.in_order;
-  options.inband = disk.options.inband;
-  options.write_cache = disk.options.write_cache;
-  options.stop_deadline = options_.stop_deadline;
-  RW_TRY_ASSIGN(disk.device,
-                BlkDevice::create(std::move(options), std::move(choice.store), workers_->ports(), next_worker_, *mailbox_));
-  disk.engine_reason = std::move(choice.reason);
-  // The next disk's first queue goes to the worker after this one's last.
-  next_worker_ = static_cast<std::uint32_t>((next_worker_ + disk.options.queues) % workers_->ports().size());
+namespace {
+
+// With the device's name.
+Error error_of(const ServedDevice& device, const Error& error) {
+  return {error.code, fmt::format("{}: {}", device.label(), error.message)};
+}
+
+}  // namespace
+
+// Any thread: see ServedDevice::open().
+Result<> Host::Daemon::open(ServedDevice& device, const std::vector<ServedDevice::Holding>& held) const {
+  if (Result<> opened = device.open(workers_->has_uring(), held); !opened) {
+    return std::unexpected(error_of(device, opened.error()));
+  }
   return {};
 }
 
-Result<> Host::Daemon::create_endpoint(Disk& disk) {
+Result<> Host::Daemon::create_device(ServedDevice& device) {
+  RW_TRY(device.create_device(
+      {.workers = *workers_, .first_worker = next_worker_, .stop_deadline = options_.stop_deadline, .control = *mailbox_}));
+  // The next device's first queue goes to the worker after this one's last.
+  next_worker_ = static_cast<std::uint32_t>((next_worker_ + device.queues()) % workers_->ports().size());
+  return {};
+}
+
+Result<> Host::Daemon::create_endpoint(Device& device) {
+  const DeviceOptions& wanted = device.served->options();
   vhost_user::EndpointOptions options;
-  options.path = disk.options.socket;
-  options.connect = disk.options.connect;
-  options.mode = disk.options.mode;
-  RW_TRY_ASSIGN(disk.endpoint, vhost_user::Endpoint::create(options, *loop_, *disk.device));
+  options.path = wanted.socket;
+  options.connect = wanted.connect;
+  options.mode = wanted.mode;
+  Result<std::unique_ptr<vhost_user::Endpoint>> endpoint =
+      vhost_user::Endpoint::create(options, *loop_, *device.served->device());
+  if (!endpoint) {
+    return std::unexpected(error_of(*device.served, endpoint.error()));
+  }
+  device.endpoint = std::move(*endpoint);
   return {};
 }
 
-void Host::Daemon::start_serving(Disk& disk) {
-  disk.state = DiskState::serving;
-  const BlkStoreInfo& store = disk.device->store_info();
-  spdlog::info("disk '{}': {}, {}{}, {} queue{}, engine {} ({}), {} {}", disk.options.name, disk.options.path,
-               bytes_text(store.capacity_bytes), store.read_only ? " read-only" : "", disk.options.queues,
-               disk.options.queues == 1 ? "" : "s", store.engine, disk.engine_reason,
-               disk.options.connect ? "connects to" : "socket", disk.options.socket);
+void Host::Daemon::start_serving(Device& device) {
+  device.state = DeviceState::serving;
+  const DeviceOptions& options = device.served->options();
+  spdlog::info("{}: {}, {} {}", device.served->label(), device.served->summary(), options.connect ? "connects to" : "socket",
+               options.socket);
 }
 
-Result<> Host::Daemon::add_disks(std::vector<DiskOptions> disks) {
+Result<> Host::Daemon::add_at_start(std::vector<std::unique_ptr<ServedDevice>> devices) {
   std::vector<std::string> names;
   const auto add_all = [&]() -> Result<> {
-    for (DiskOptions& options : disks) {
-      if (HostResult<> admitted = admit(options); !admitted) {
+    for (std::unique_ptr<ServedDevice>& served : devices) {
+      if (HostResult<> admitted = admit(*served); !admitted) {
         return fail(admitted.error().message);
       }
-      auto disk = std::make_unique<Disk>();
-      disk->options = options;
-      Result<BlkStoreChoice> choice = open_store(store_options(options, workers_->has_uring()), held_images());
-      Result<> made = choice ? create_device(*disk, std::move(*choice)) : std::unexpected(choice.error());
-      if (!made) {
-        return std::unexpected(Error{made.error().code, fmt::format("disk '{}': {}", options.name, made.error().message)});
-      }
-      names.push_back(options.name);
-      disks_.emplace(options.name, std::move(disk));
+      RW_TRY(open(*served, held(served->kind())));
+      RW_TRY(create_device(*served));
+      const std::string name = served->name();
+      names.push_back(name);
+      auto device = std::make_unique<Device>();
+      device->served = std::move(served);
+      devices_.emplace(name, std::move(device));
     }
     for (const std::string& name : names) {
-      if (Result<> made = create_endpoint(*disks_.at(name)); !made) {
-        return std::unexpected(Error{made.error().code, fmt::format("disk '{}': {}", name, made.error().message)});
-      }
+      RW_TRY(create_endpoint(*devices_.at(name)));
     }
     return {};
   };
   Result<> added = add_all();
   for (const std::string& name : names) {
     if (added) {
-      start_serving(*disks_.at(name));
-    } else if (Disk& disk = *disks_.at(name); disk.endpoint == nullptr) {
-      disks_.erase(name);
+      start_serving(*devices_.at(name));
     } else {
-      start_removal(disk);  // ~Host lets it end
+      start_removal(*devices_.at(name));  // ~Host lets it end
     }
   }
   warn_of_descriptor_limit();
   return added;
 }
 
-void Host::Daemon::add_disk(DiskOptions options, std::move_only_function<void(HostResult<std::string>)> done) {
-  if (HostResult<> admitted = admit(options); !admitted) {
+void Host::Daemon::add(std::unique_ptr<ServedDevice> served, std::move_only_function<void(HostResult<std::string>)> done) {
+  if (HostResult<> admitted = admit(*served); !admitted) {
     done(std::unexpected(admitted.error()));
     return;
   }
-  auto disk = std::make_unique<Disk>();
-  disk->options = options;
+  auto device = std::make_unique<Device>();
+  device->served = std::move(served);
+  ServedDevice& opened = *device->served;
   // Shared, so that it is still here to be answered when the thread can't be started.
   auto answer = std::make_shared<std::move_only_function<void(HostResult<std::string>)>>(std::move(done));
   try {
-    // The thread touches nothing of ours but the mailbox, which outlives it unless the daemon is abandoned.
-    disk->helper = std::thread(
-        [this, name = options.name, store = store_options(options, workers_->has_uring()), held = held_images(), answer] {
-          mailbox_->post([this, name, answer, choice = open_store(store, held)]() mutable {
-            on_opened(name, std::move(choice), std::move(*answer));
-          });
-        });
+    // What the thread touches is there until on_opened() has joined it, unless the daemon is abandoned.
+    device->helper = std::thread([this, &opened, held = held(opened.kind()), answer] {
+      mailbox_->post([this, name = opened.name(), answer, result = open(opened, held)]() mutable {
+        on_opened(name, std::move(result), std::move(*answer));
+      });
+    });
   } catch (const std::system_error& error) {
     (*answer)(
-        std::unexpected(refuse(HostRefusal::not_possible, fmt::format("disk '{}': can't start a thread to open '{}': {}",
-                                                                      options.name, options.path, error.what()))));
+        std::unexpected(refuse(HostRefusal::not_possible, fmt::format("{}: can't start a thread to open '{}': {}",
+                                                                      opened.label(), opened.origin(), error.what()))));
     return;
   }
-  disks_.emplace(options.name, std::move(disk));
+  devices_.emplace(opened.name(), std::move(device));
 }
 
-void Host::Daemon::on_opened(const std::string& name, Result<BlkStoreChoice> choice,
+void Host::Daemon::on_opened(const std::string& name, Result<> opened,
                              std::move_only_function<void(HostResult<std::string>)> done) {
-  Disk& disk = *disks_.at(name);
-  disk.helper.join();  // it has nothing left to do
-  Result<> made = choice ? Result<>{} : std::unexpected(choice.error());
+  Device& device = *devices_.at(name);
+  device.helper.join();  // it has nothing left to do
+  Result<> made = std::move(opened);
   if (made && !ending_) {
-    made = create_device(disk, std::move(*choice));
+    made = create_device(*device.served);
     if (made) {
-      made = create_endpoint(disk);
+      made = create_endpoint(device);
     }
   }
   if (made && !ending_) {
-    start_serving(disk);
+    start_serving(device);
     warn_of_descriptor_limit();
     done(name);
     return;
   }
   HostError error = ending_ ? refuse(HostRefusal::ending, "the daemon is ending")
-                            : refuse(HostRefusal::not_possible, fmt::format("disk '{}': {}", name, made.error().message));
-  disks_.erase(name);
+                            : refuse(HostRefusal::not_possible, made.error().message);
+  if (device.served->device() != nullptr) {
+    device.removers.emplace_back([done = std::move(done), error = std::move(error)](const HostResult<>& /*gone*/) mutable {
+      done(std::unexpected(std::move(error)));
+    });
+    start_removal(device);
+    return;
+  }
+  devices_.erase(name);
   done(std::unexpected(std::move(error)));
   end_if_drained();
 }
 
 // Names those that there are, as far as a person would read on.
-HostError Host::Daemon::no_such_disk(const std::string& name) const {
+HostError Host::Daemon::no_such_device(const std::string& name, std::optional<DeviceKind> kind) const {
   constexpr std::size_t kNamesMax = 16;
-  std::string names;
-  std::size_t named = 0;
-  for (const auto& [other, disk] : disks_) {
-    if (named == kNamesMax) {
-      names += fmt::format(" and {} more", disks_.size() - named);
-      break;
-    }
-    names += (named++ == 0 ? "" : ", ") + other;
+  if (const auto other = devices_.find(name); other != devices_.end()) {
+    return refuse(HostRefusal::not_found, fmt::format("there is no {} '{}', but a {} of that name", to_string(*kind), name,
+                                                      to_string(other->second->served->kind())));
   }
+  std::vector<std::string> names;
+  for (const auto& [other, device] : devices_) {
+    if (!kind || device->served->kind() == *kind) {
+      names.push_back(other);
+    }
+  }
+  const std::string more = names.size() > kNamesMax ? fmt::format(" and {} more", names.size() - kNamesMax) : "";
+  names.resize(std::min(names.size(), kNamesMax));
   return refuse(HostRefusal::not_found,
-                fmt::format("there is no disk '{}'; {}", name, names.empty() ? "none is served" : "there are: " + names));
+                fmt::format("there is no {} '{}'; {}{}{}", kind ? to_string(*kind) : "device", name,
+                            names.empty() ? "none is served" : "there are: ", fmt::join(names, ", "), more));
+}
+
+template <typename Kind>
+Kind* Host::Daemon::find(const std::string& name) const {
+  const auto found = devices_.find(name);
+  return found == devices_.end() ? nullptr : dynamic_cast<Kind*>(found->second->served.get());
+}
+
+std::string Host::Daemon::counts_text(bool serving_only) const {
+  const auto count = [&](DeviceKind kind) {
+    return static_cast<std::size_t>(std::ranges::count_if(devices_, [&](const auto& entry) {
+      return entry.second->served->kind() == kind && (!serving_only || entry.second->state == DeviceState::serving);
+    }));
+  };
+  return devices_text(count(DeviceKind::disk), count(DeviceKind::net));
 }
 
 // --- removing ---
 
-void Host::Daemon::remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done) {
-  const auto found = disks_.find(name);
-  if (found == disks_.end()) {
-    done(std::unexpected(no_such_disk(name)));
+void Host::Daemon::remove(const std::string& name, std::move_only_function<void(HostResult<>)> done) {
+  const auto found = devices_.find(name);
+  if (found == devices_.end()) {
+    done(std::unexpected(no_such_device(name, {})));
     return;
   }
-  Disk& disk = *found->second;
-  if (disk.state == DiskState::opening) {
-    done(std::unexpected(refuse(HostRefusal::conflict, fmt::format("disk '{}' is still being opened", name))));
+  Device& device = *found->second;
+  if (device.state == DeviceState::opening) {
+    done(std::unexpected(refuse(HostRefusal::conflict, fmt::format("{} is still being opened", device.served->label()))));
     return;
   }
-  disk.removers.push_back(std::move(done));
-  if (disk.state == DiskState::serving) {
-    start_removal(disk);
+  device.removers.push_back(std::move(done));
+  if (device.state == DeviceState::serving) {
+    start_removal(device);
   }
-  if (disk.patience == nullptr) {
-    disk.patience = std::make_unique<FunctionTimer>(*loop_, [this, &disk] {
-      answer_removers(disk, std::unexpected(refuse(
-                                HostRefusal::pending,
-                                fmt::format("disk '{}': its requests in flight are not finished yet; it goes when they are",
-                                            disk.options.name))));
+  if (device.patience == nullptr) {
+    device.patience = std::make_unique<FunctionTimer>(*loop_, [this, &device] {
+      answer_removers(device, std::unexpected(refuse(
+                                  HostRefusal::pending,
+                                  fmt::format("{}: its requests in flight are not finished yet; it goes when they are",
+                                              device.served->label()))));
     });
   }
-  disk.patience->set(clock_now() + options_.stop_deadline);
+  device.patience->set(clock_now() + options_.stop_deadline);
 }
 
-void Host::Daemon::start_removal(Disk& disk) {
-  disk.state = DiskState::removing;
-  disk.endpoint->close([this, name = disk.options.name] { mailbox_->post([this, name] { flush_workers(name); }); });
+void Host::Daemon::start_removal(Device& device) {
+  device.state = DeviceState::removing;
+  auto flush = [this, name = device.served->name()] { mailbox_->post([this, name] { flush_workers(name); }); };
+  if (device.endpoint == nullptr) {
+    flush();  // it could not be made
+  } else {
+    device.endpoint->close(std::move(flush));
+  }
 }
 
-// No session is left, and perhaps there never was one. Messages to the workers may be on their way all the same (a resize);
-// one more detach comes behind the last of them.
+// No session is left, and perhaps there never was one. Messages to the workers may be on their way all the same (the first
+// of a device, a resize); one more detach comes behind the last of them.
 void Host::Daemon::flush_workers(const std::string& name) {
-  disks_.at(name)->device->detach([this, name](const Result<>&) { mailbox_->post([this, name] { on_detached(name); }); });
+  devices_.at(name)->served->device()->detach(
+      [this, name](const Result<>&) { mailbox_->post([this, name] { on_detached(name); }); });
 }
 
 void Host::Daemon::on_detached(const std::string& name) {
-  const auto found = disks_.find(name);
-  RW_CHECK(found != disks_.end());
+  const auto found = devices_.find(name);
+  RW_CHECK(found != devices_.end());
   if (found->second->helper.joinable()) {
     found->second->detached = true;  // on_resized() comes back here
     return;
   }
-  const std::unique_ptr<Disk> disk = std::move(found->second);
-  disks_.erase(found);
   if (ending_) {
-    final_stats_.push_back({name, disk->device->stats()});
+    if (const auto* disk = find<ServedDisk>(name)) {
+      final_disk_stats_.push_back({name, disk->device()->stats()});
+    } else if (const auto* net = find<ServedNet>(name)) {
+      final_net_stats_.push_back({name, net->device()->stats()});
+    }
   }
-  disk->endpoint.reset();
-  disk->device.reset();
-  spdlog::info("disk '{}': closed", name);
-  answer_removers(*disk, {});
+  const std::unique_ptr<Device> device = std::move(found->second);
+  devices_.erase(found);
+  if (device->endpoint != nullptr) {
+    device->endpoint.reset();
+    spdlog::info("{}: closed", device->served->label());
+  }
+  device->served.reset();
+  answer_removers(*device, {});
   end_if_drained();
 }
 
-void Host::Daemon::answer_removers(Disk& disk, const HostResult<>& result) {
-  for (auto& remover : std::exchange(disk.removers, {})) {
+void Host::Daemon::answer_removers(Device& device, const HostResult<>& result) {
+  for (auto& remover : std::exchange(device.removers, {})) {
     remover(result);
   }
 }
@@ -692,109 +735,132 @@ void Host::Daemon::answer_removers(Disk& disk, const HostResult<>& result) {
 
 void Host::Daemon::resize_disk(const std::string& name, std::uint64_t bytes,
                                std::move_only_function<void(HostResult<std::uint64_t>)> done) {
-  const auto found = disks_.find(name);
-  if (found == disks_.end()) {
-    done(std::unexpected(no_such_disk(name)));
+  const ServedDisk* disk = find<ServedDisk>(name);
+  if (disk == nullptr) {
+    done(std::unexpected(no_such_device(name, DeviceKind::disk)));
     return;
   }
-  Disk& disk = *found->second;
-  if (disk.state != DiskState::serving || disk.helper.joinable()) {
-    done(std::unexpected(refuse(HostRefusal::conflict,
-                                disk.state == DiskState::serving
-                                    ? fmt::format("disk '{}' is being resized already", name)
-                                    : fmt::format("disk '{}' is {}, so it can't be resized", name, to_string(disk.state)))));
+  Device& device = *devices_.at(name);
+  if (device.state != DeviceState::serving || device.helper.joinable()) {
+    done(std::unexpected(refuse(HostRefusal::conflict, device.state == DeviceState::serving
+                                                           ? fmt::format("disk '{}' is being resized already", name)
+                                                           : fmt::format("disk '{}' is {}, so it can't be resized", name,
+                                                                         to_string(device.state)))));
     return;
   }
   // Shared, so that it is still here to be answered when the thread can't be started.
   auto answer = std::make_shared<std::move_only_function<void(HostResult<std::uint64_t>)>>(std::move(done));
   try {
     // The device stays while its helper runs.
-    disk.helper = std::thread([this, name, bytes, device = disk.device.get(), answer] {
+    device.helper = std::thread([this, name, bytes, resized = disk->device(), answer] {
       mailbox_->post(
-          [this, name, answer, info = device->resize_store(bytes)] { on_resized(name, info, std::move(*answer)); });
+          [this, name, answer, info = resized->resize_store(bytes)] { on_resized(name, info, std::move(*answer)); });
     });
   } catch (const std::system_error& error) {
     (*answer)(
         std::unexpected(refuse(HostRefusal::not_possible, fmt::format("disk '{}': can't start a thread to resize '{}': {}",
-                                                                      name, disk.options.path, error.what()))));
+                                                                      name, disk->origin(), error.what()))));
   }
 }
 
 void Host::Daemon::on_resized(const std::string& name, const Result<BlkStoreInfo>& info,
                               std::move_only_function<void(HostResult<std::uint64_t>)> done) {
-  Disk& disk = *disks_.at(name);
-  disk.helper.join();  // it has nothing left to do
+  Device& device = *devices_.at(name);
+  device.helper.join();  // it has nothing left to do
   if (!info) {
     done(std::unexpected(refuse(HostRefusal::not_possible, fmt::format("disk '{}': {}", name, info.error().message))));
-  } else if (disk.state != DiskState::serving) {
-    done(std::unexpected(refuse(HostRefusal::conflict, fmt::format("disk '{}' is {} by now", name, to_string(disk.state)))));
+  } else if (device.state != DeviceState::serving) {
+    done(std::unexpected(
+        refuse(HostRefusal::conflict, fmt::format("disk '{}' is {} by now", name, to_string(device.state)))));
   } else {
-    const std::uint64_t before = disk.device->store_info().capacity_bytes;
-    disk.device->adopt(*info);
+    BlkDevice& disk = *find<ServedDisk>(name)->device();
+    const std::uint64_t before = disk.store_info().capacity_bytes;
+    disk.adopt(*info);
     if (info->capacity_bytes != before) {
       spdlog::info("disk '{}': {} instead of {}", name, bytes_text(info->capacity_bytes), bytes_text(before));
     }
     done(info->capacity_bytes);
   }
-  if (disk.detached) {
+  if (device.detached) {
     on_detached(name);
   }
 }
 
 // --- asking ---
 
-HostResult<DiskStatus> Host::Daemon::disk(const std::string& name) const {
-  const auto found = disks_.find(name);
-  if (found == disks_.end()) {
-    return std::unexpected(no_such_disk(name));
+template <typename Kind>
+HostResult<StatusOf<Kind>> Host::Daemon::status(const std::string& name) const {
+  const Kind* served = find<Kind>(name);
+  if (served == nullptr) {
+    return std::unexpected(no_such_device(name, std::is_same_v<Kind, ServedDisk> ? DeviceKind::disk : DeviceKind::net));
   }
-  const Disk& disk = *found->second;
-  DiskStatus status;
-  status.options = disk.options;
-  status.state = disk.state;
-  if (disk.device != nullptr) {
-    status.store = disk.device->store_info();
-    status.engine_reason = disk.engine_reason;
-    status.serial = disk.device->serial();
-    status.acked_features = disk.device->acked_features();
+  const Device& device = *devices_.at(name);
+  StatusOf<Kind> status;
+  status.options = served->options();
+  status.state = device.state;
+  if (served->device() != nullptr) {
+    fill_in(*served, status);
+    status.acked_features = served->device()->acked_features();
   }
-  if (disk.endpoint != nullptr) {
-    status.connected = disk.endpoint->connected();
-    status.sessions = disk.endpoint->sessions();
+  if (device.endpoint != nullptr) {
+    status.connected = device.endpoint->connected();
+    status.sessions = device.endpoint->sessions();
   }
   return status;
 }
 
-std::vector<DiskStatus> Host::Daemon::disks() const {
-  std::vector<DiskStatus> all;
-  all.reserve(disks_.size());
-  for (const auto& entry : disks_) {
-    all.push_back(*disk(entry.first));
+template <typename Kind>
+std::vector<StatusOf<Kind>> Host::Daemon::statuses() const {
+  std::vector<StatusOf<Kind>> all;
+  for (const auto& entry : devices_) {
+    if (find<Kind>(entry.first) != nullptr) {
+      all.push_back(*status<Kind>(entry.first));
+    }
   }
   return all;
 }
 
-std::vector<DiskStats> Host::Daemon::stats() const {
-  std::vector<DiskStats> all = final_stats_;
-  for (const auto& [name, disk] : disks_) {
-    if (disk->device != nullptr) {
-      all.push_back({name, disk->device->stats()});
+HostResult<DeviceKind> Host::Daemon::kind_of(const std::string& name) const {
+  const auto found = devices_.find(name);
+  if (found == devices_.end()) {
+    return std::unexpected(no_such_device(name, {}));
+  }
+  return found->second->served->kind();
+}
+
+template <typename Kind, typename Stats>
+std::vector<Stats> Host::Daemon::stats(const std::vector<Stats>& final_stats) const {
+  std::vector<Stats> all = final_stats;
+  for (const auto& entry : devices_) {
+    if (const Kind* served = find<Kind>(entry.first); served != nullptr && served->device() != nullptr) {
+      all.push_back({entry.first, served->device()->stats()});
     }
   }
-  std::ranges::sort(all, {}, &DiskStats::name);
+  std::ranges::sort(all, {}, &Stats::name);
   return all;
 }
 
 std::string Host::Daemon::stats_report() const {
-  nlohmann::json disks = nlohmann::json::array();
-  for (const DiskStats& disk : stats()) {
-    disks.push_back(disk_stats_json(disk));
-  }
   nlohmann::json workers = nlohmann::json::array();
   for (const WorkerStats& worker : workers_->stats()) {
     workers.push_back(worker_stats_json(worker));
   }
-  return stats_table(disks) + workers_table(workers);
+  return stats_table(stats_json(disk_stats(), net_stats())) + workers_table(workers);
+}
+
+// --- the cable ---
+
+HostResult<> Host::Daemon::set_link(const std::string& name, bool up) {
+  const ServedNet* net = find<ServedNet>(name);
+  if (net == nullptr) {
+    return std::unexpected(no_such_device(name, DeviceKind::net));
+  }
+  if (devices_.at(name)->state != DeviceState::serving) {
+    return std::unexpected(refuse(HostRefusal::conflict, fmt::format("net '{}' is {}, so its link can't be set", name,
+                                                                     to_string(devices_.at(name)->state))));
+  }
+  net->device()->set_link(up);
+  return {};
 }
 
 // --- Host ---
@@ -827,16 +893,27 @@ Executor& Host::executor() noexcept {
 Loop& Host::loop() noexcept {
   return daemon_->loop();
 }
-Result<> Host::add_disks(std::vector<DiskOptions> disks) {
-  return daemon_->add_disks(std::move(disks));
+Result<> Host::add_devices(std::vector<DiskOptions> disks, std::vector<NetOptions> nets) {
+  std::vector<std::unique_ptr<ServedDevice>> devices;
+  for (DiskOptions& disk : disks) {
+    devices.push_back(std::make_unique<ServedDisk>(std::move(disk)));
+  }
+  for (NetOptions& net : nets) {
+    devices.push_back(std::make_unique<ServedNet>(std::move(net)));
+  }
+  return daemon_->add_at_start(std::move(devices));
 }
 
 void Host::add_disk(DiskOptions disk, std::move_only_function<void(HostResult<std::string>)> done) {
-  daemon_->add_disk(std::move(disk), std::move(done));
+  daemon_->add(std::make_unique<ServedDisk>(std::move(disk)), std::move(done));
 }
 
-void Host::remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done) {
-  daemon_->remove_disk(name, std::move(done));
+void Host::add_net(NetOptions net, std::move_only_function<void(HostResult<std::string>)> done) {
+  daemon_->add(std::make_unique<ServedNet>(std::move(net)), std::move(done));
+}
+
+void Host::remove_device(const std::string& name, std::move_only_function<void(HostResult<>)> done) {
+  daemon_->remove(name, std::move(done));
 }
 
 void Host::resize_disk(const std::string& name, std::uint64_t bytes,
@@ -844,14 +921,30 @@ void Host::resize_disk(const std::string& name, std::uint64_t bytes,
   daemon_->resize_disk(name, bytes, std::move(done));
 }
 
+HostResult<> Host::set_link(const std::string& name, bool up) {
+  return daemon_->set_link(name, up);
+}
+
 std::vector<DiskStatus> Host::disks() const {
-  return daemon_->disks();
+  return daemon_->statuses<ServedDisk>();
 }
 HostResult<DiskStatus> Host::disk(const std::string& name) const {
-  return daemon_->disk(name);
+  return daemon_->status<ServedDisk>(name);
+}
+std::vector<NetStatus> Host::nets() const {
+  return daemon_->statuses<ServedNet>();
+}
+HostResult<NetStatus> Host::net(const std::string& name) const {
+  return daemon_->status<ServedNet>(name);
+}
+HostResult<DeviceKind> Host::kind_of(const std::string& name) const {
+  return daemon_->kind_of(name);
 }
 std::vector<DiskStats> Host::stats() const {
-  return daemon_->stats();
+  return daemon_->disk_stats();
+}
+std::vector<NetStats> Host::net_stats() const {
+  return daemon_->net_stats();
 }
 std::vector<WorkerStats> Host::worker_stats() const {
   return daemon_->workers().stats();

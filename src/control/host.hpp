@@ -1,14 +1,15 @@
-// The whole daemon as one object: a control loop, workers, and disks by name. `ringway serve` is a thin shell around it; a
-// VMM that wants its back-end inside the process can use it in the same way.
+// The whole daemon as one object: a control loop, workers, and disks and network cards by name. `ringway serve` is a thin
+// shell around it; a VMM that wants its back-end inside the process can use it in the same way.
 //
 // Threads: create(), run() and every call but executor().post() and quit() belong to one thread, the control thread. It
-// never waits: images are opened and resized by short-lived threads, sockets are non-blocking, and what needs workers is
+// never waits: images and interfaces are opened by short-lived threads, sockets are non-blocking, and what needs workers is
 // answered later. Other threads reach the host by executor().post().
 //
-// Life: create → add_disks / add_disk … → run() until quit() → destroy. quit() drains: every endpoint stops accepting and
-// closes its session, every device waits for its requests in flight. A store that hangs can't be waited for (the kernel may
-// write into guest memory at any later time, hard limit of direct I/O), so run() then ends with HostEnd::hung after the stop
-// deadline, and the memory and the threads behind that disk are given up, never freed: the process should end soon.
+// Life: create → add_devices / add_disk / add_net … → run() until quit() → destroy. quit() drains: every endpoint stops
+// accepting and closes its session, every device waits for its requests in flight. A store that hangs can't be waited for
+// (the kernel may write into guest memory at any later time, hard limit of direct I/O), so run() then ends with
+// HostEnd::hung after the stop deadline, and the memory and the threads behind that disk are given up, never freed: the
+// process should end soon.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,9 @@
 #include "base/limits.hpp"
 #include "base/result.hpp"
 #include "control/disk_options.hpp"
+#include "control/net_options.hpp"
 #include "device/blk_device.hpp"
+#include "device/net_device.hpp"
 #include "loop/executor.hpp"
 #include "loop/loop.hpp"
 #include "worker/worker_pool.hpp"
@@ -40,18 +43,29 @@ struct HostOptions {
   std::function<void(const std::string& report)> on_report;
 };
 
-enum class DiskState : std::uint8_t { opening, serving, removing };
-[[nodiscard]] const char* to_string(DiskState state) noexcept;
+enum class DeviceState : std::uint8_t { opening, serving, removing };
+[[nodiscard]] const char* to_string(DeviceState state) noexcept;
 
-struct DiskStatus {
-  DiskOptions options;  // with its name
-  DiskState state = DiskState::opening;
-  BlkStoreInfo store;         // valid unless opening, and
-  std::string engine_reason;  // why this engine, and
-  std::string serial;
+struct DeviceStatus {
+  DeviceState state = DeviceState::opening;
   bool connected = false;
   std::uint64_t sessions = 0;
   std::uint64_t acked_features = 0;
+};
+
+struct DiskStatus : DeviceStatus {
+  DiskOptions options;        // with its name
+  BlkStoreInfo store;         // valid unless opening, and
+  std::string engine_reason;  // why this engine, and
+  std::string serial;
+};
+
+struct NetStatus : DeviceStatus {
+  NetOptions options;       // with its name and address
+  NetPortInfo port;         // valid unless opening, and
+  bool link = true;         // as the guest is shown it, and
+  NetMac mac{};             // that it has now: the guest may set one, and
+  std::uint32_t pairs = 1;  // that the guest uses, if it has said so
 };
 
 struct DiskStats {
@@ -59,10 +73,15 @@ struct DiskStats {
   BlkDeviceStats stats;
 };
 
+struct NetStats {
+  std::string name;
+  NetDeviceStats stats;
+};
+
 // How a request to the host failed, for who has to tell a client's fault from the environment's (the API's status codes).
 enum class HostRefusal : std::uint8_t {
-  not_found,     // no disk of that name
-  conflict,      // the name or the socket is taken, or the disk is being opened or removed
+  not_found,     // no device of that name
+  conflict,      // the name, the socket or the interface is taken, or the device is being opened or removed
   not_possible,  // the environment said no: the text says what and why
   ending,        // quit() was called
   pending,       // not refused: it goes on, but takes longer than the stop deadline
@@ -76,7 +95,7 @@ using HostResult = std::expected<T, HostError>;
 
 enum class HostEnd : std::uint8_t {
   clean,   // all drained
-  hung,    // a store didn't answer within the stop deadline; each such disk was named in the log
+  hung,    // a store didn't answer within the stop deadline; each such device was named in the log
   forced,  // the second signal, or quit_now()
 };
 
@@ -93,25 +112,37 @@ class Host {
   [[nodiscard]] Executor& executor() noexcept;
   [[nodiscard]] Loop& loop() noexcept;
 
-  // Before run(): opens all images first and only then makes the sockets, so that no front-end can connect to a host that is
-  // about to fail; all or none. Blocks on slow storage.
-  [[nodiscard]] Result<> add_disks(std::vector<DiskOptions> disks);
-  // Opens the image on a thread of its own; `done` is called on the control thread with the disk's name.
+  // Names are unique over disks and network cards.
+  //
+  // Before run(): opens all images and interfaces first and only then makes the sockets, so that no front-end can connect to
+  // a host that is about to fail; all or none. Blocks on slow storage.
+  [[nodiscard]] Result<> add_devices(std::vector<DiskOptions> disks, std::vector<NetOptions> nets);
+  [[nodiscard]] Result<> add_disks(std::vector<DiskOptions> disks) { return add_devices(std::move(disks), {}); }
+  // Opens the image or interface on a thread of its own; `done` is called on the control thread with the device's name.
   void add_disk(DiskOptions disk, std::move_only_function<void(HostResult<std::string>)> done);
-  // The socket disappears and the session ends at once; `done` when nothing of the disk is left, or with
+  void add_net(NetOptions net, std::move_only_function<void(HostResult<std::string>)> done);
+  // The socket disappears and the session ends at once; `done` when nothing of the device is left, or with
   // HostRefusal::pending when that takes longer than the stop deadline (the removal goes on).
-  void remove_disk(const std::string& name, std::move_only_function<void(HostResult<>)> done);
+  void remove_device(const std::string& name, std::move_only_function<void(HostResult<>)> done);
   // `bytes` = 0: only looks at the image again. On a thread of its own, one at a time for each disk; `done` is called on the
   // control thread with the new capacity.
   void resize_disk(const std::string& name, std::uint64_t bytes,
                    std::move_only_function<void(HostResult<std::uint64_t>)> done);
 
+  // The cable of a network card, as its guest is shown it.
+  [[nodiscard]] HostResult<> set_link(const std::string& name, bool up);
+
   [[nodiscard]] std::vector<DiskStatus> disks() const;  // by name
   [[nodiscard]] HostResult<DiskStatus> disk(const std::string& name) const;
-  [[nodiscard]] std::vector<DiskStats> stats() const;  // of what is being served or removed, by name
+  [[nodiscard]] std::vector<NetStatus> nets() const;
+  [[nodiscard]] HostResult<NetStatus> net(const std::string& name) const;
+  [[nodiscard]] HostResult<DeviceKind> kind_of(const std::string& name) const;
+  // Of the disks and network cards that are being served or removed, by name.
+  [[nodiscard]] std::vector<DiskStats> stats() const;
+  [[nodiscard]] std::vector<NetStats> net_stats() const;
   [[nodiscard]] std::vector<WorkerStats> worker_stats() const;
   [[nodiscard]] const WorkerPool& workers() const noexcept;
-  // The tables for people: per disk and queue, and the workers. After run() it holds the final counts.
+  // The tables for people: per device and queue, and the workers. After run() it holds the final counts.
   [[nodiscard]] std::string stats_report() const;
 
   // Serves until quit().

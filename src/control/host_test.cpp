@@ -32,7 +32,7 @@ TEST(Host, ServesADiskToADriver) {
     EXPECT_EQ(driver->capacity_sectors(), 2048U);
     EXPECT_EQ(read_once(driver->queue(0), 8), spec::kBlkStatusOk);
     const DiskStatus status = *host.call([](Host& h) { return h.disk("a"); });
-    EXPECT_EQ(status.state, DiskState::serving);
+    EXPECT_EQ(status.state, DeviceState::serving);
     EXPECT_TRUE(status.connected);
     EXPECT_EQ(status.sessions, 1U);
     const std::vector<DiskStats> stats = host.call([](Host& h) { return h.stats(); });
@@ -167,7 +167,7 @@ TEST(Host, AHungStoreDelaysItsOwnRemovalOnly) {
   ASSERT_FALSE(removed);
   EXPECT_EQ(removed.error().refusal, HostRefusal::pending);
   EXPECT_EQ(removed.error().message, "disk 'a': its requests in flight are not finished yet; it goes when they are");
-  EXPECT_EQ(host.call([](Host& h) { return h.disk("a")->state; }), DiskState::removing);
+  EXPECT_EQ(host.call([](Host& h) { return h.disk("a")->state; }), DeviceState::removing);
   EXPECT_EQ(host.add(test_disk("null:1M", directory.file("c.sock"), "a")).error().refusal, HostRefusal::conflict);
   EXPECT_EQ(read_once(b->queue(0), 0), spec::kBlkStatusOk);
   // The end is bounded too, and says so.

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
 
 namespace ringway {
 namespace {
@@ -102,6 +105,30 @@ json latency_json(const BlkDeviceStats::Latency& latency) {
           {"max_ns", nanoseconds(latency.maximum)}};
 }
 
+json ring_json(const NetDeviceStats::Ring& ring) {
+  return {{"running", ring.running},
+          {"enabled", ring.enabled},
+          {"broken", ring.broken},
+          {"kicks", ring.kicks},
+          {"calls", ring.calls},
+          {"calls_suppressed", ring.calls_suppressed},
+          {"calls_dropped", ring.calls_dropped},
+          {"ring_faults", ring.ring_faults},
+          {"lost_kicks", ring.lost_kicks},
+          {"batches", ring.batches},
+          {"memory_lost", ring.memory_lost}};
+}
+
+// By name, without `none`.
+template <typename Refusal, std::size_t N>
+json refused_json(const std::array<std::uint64_t, N>& counts) {
+  json refused = json::object();
+  for (std::size_t i = 1; i < N; ++i) {
+    refused[to_string(static_cast<Refusal>(i))] = counts[i];
+  }
+  return refused;
+}
+
 json queue_json(const BlkDeviceStats::Queue& queue) {
   json requests = json::object();
   json failed = json::object();
@@ -110,10 +137,6 @@ json queue_json(const BlkDeviceStats::Queue& queue) {
     requests[name] = queue.requests[i];
     failed[name] = queue.failed[i];
   }
-  json refused = json::object();
-  for (std::size_t i = 1; i < kBlkRefusals; ++i) {  // 0 is `none`
-    refused[to_string(static_cast<BlkRefusal>(i))] = queue.refused[i];
-  }
   return {{"index", queue.index},
           {"worker", queue.worker},
           {"running", queue.running},
@@ -121,7 +144,7 @@ json queue_json(const BlkDeviceStats::Queue& queue) {
           {"broken", queue.broken},
           {"requests", std::move(requests)},
           {"failed", std::move(failed)},
-          {"refused", std::move(refused)},
+          {"refused", refused_json<BlkRefusal>(queue.refused)},
           {"bytes_in", queue.bytes_in},
           {"bytes_out", queue.bytes_out},
           {"kicks", queue.kicks},
@@ -133,6 +156,32 @@ json queue_json(const BlkDeviceStats::Queue& queue) {
           {"batches", queue.batches},
           {"starved", queue.starved},
           {"memory_lost", queue.memory_lost}};
+}
+
+json receive_json(const NetDeviceStats::Receive& receive) {
+  json object = ring_json(receive);
+  object.update({{"frames", receive.frames},
+                 {"bytes", receive.bytes},
+                 {"gso_frames", receive.gso_frames},
+                 {"made_up_for", {{"checksums_completed", receive.checksums_completed}, {"segmented", receive.segmented}}},
+                 {"filtered", receive.filtered},
+                 {"bad_buffers", receive.bad_buffers},
+                 {"dropped",
+                  {{"too_long", receive.dropped_too_long},
+                   {"no_buffers", receive.dropped_no_buffers},
+                   {"unsegmentable", receive.dropped_unsegmentable},
+                   {"disabled", receive.dropped_disabled}}}});
+  return object;
+}
+
+json transmit_json(const NetDeviceStats::Transmit& transmit) {
+  json object = ring_json(transmit);
+  object.update({{"frames", transmit.frames},
+                 {"bytes", transmit.bytes},
+                 {"gso_frames", transmit.gso_frames},
+                 {"discarded", transmit.discarded},
+                 {"refused", refused_json<NetRefusal>(transmit.refused)}});
+  return object;
 }
 
 json store_json(const BlkDeviceStats::Store& store) {
@@ -195,14 +244,93 @@ std::string named_counts(const json& objects, std::string_view key) {
   return line;
 }
 
+// Of one ring, what anybody may count; `finished` is what a batch is made of.
+std::vector<std::string> event_columns() {
+  return {"kicks", "calls", "suppressed", "dropped", "ring faults", "lost kicks", "batches", "mean batch", "memory lost"};
+}
+std::vector<std::string> events_of(const json& ring, std::uint64_t finished) {
+  return {count_text(number(ring, "kicks")),
+          count_text(number(ring, "calls")),
+          count_text(number(ring, "calls_suppressed")),
+          count_text(number(ring, "calls_dropped")),
+          count_text(number(ring, "ring_faults")),
+          count_text(number(ring, "lost_kicks")),
+          count_text(number(ring, "batches")),
+          ratio_text(finished, number(ring, "batches")),
+          count_text(number(ring, "memory_lost"))};
+}
+
+// "  <title>: …\n" of the counts that aren't zero.
+void add_counts(std::string& out, std::string_view title, const json& objects, std::string_view key) {
+  if (const std::string counts = named_counts(objects, key); !counts.empty()) {
+    out += fmt::format("  {}: {}\n", title, counts);
+  }
+}
+
+std::string net_section(const json& net) {
+  std::string out = fmt::format("net '{}'\n", text(net, "name"));
+  Table frames({"pair", "worker", "receive", "transmit", "received", "in frames", "gso", "dropped", "sent", "in frames",
+                "gso", "refused"});
+  std::vector<std::string> columns = event_columns();
+  columns.insert(columns.begin(), "ring");
+  Table events(columns);
+  const auto add_events = [&](std::string name, const json& ring, std::uint64_t finished) {
+    std::vector<std::string> row = events_of(ring, finished);
+    row.insert(row.begin(), std::move(name));
+    events.add(std::move(row));
+  };
+  json receives = json::array();
+  json transmits = json::array();
+  for (const json& pair : member(net, "pairs")) {
+    const json& receive = receives.emplace_back(member(pair, "receive"));
+    const json& transmit = transmits.emplace_back(member(pair, "transmit"));
+    const std::string index = count_text(number(pair, "index"));
+    const std::uint64_t refused = sum(member(transmit, "refused"));
+    frames.add({index, count_text(number(pair, "worker")), queue_state(receive), queue_state(transmit),
+                bytes_text(number(receive, "bytes")), count_text(number(receive, "frames")),
+                count_text(number(receive, "gso_frames")), count_text(sum(member(receive, "dropped"))),
+                bytes_text(number(transmit, "bytes")), count_text(number(transmit, "frames")),
+                count_text(number(transmit, "gso_frames")), count_text(refused)});
+    add_events(index + " rx", receive, number(receive, "frames"));
+    add_events(index + " tx", transmit, number(transmit, "frames") + number(transmit, "discarded") + refused);
+  }
+  const json& control = member(net, "control");
+  if (control.is_object()) {
+    add_events("control", control, number(control, "commands") + sum(member(control, "refused")));
+  }
+  out += frames.text("  ") + events.text("  ");
+  add_counts(out, "received with software", receives, "made_up_for");
+  add_counts(out, "receive dropped", receives, "dropped");
+  for (const auto& [title, key, objects] : {std::tuple{"receive filtered", "filtered", &receives},
+                                            {"bad receive buffers", "bad_buffers", &receives},
+                                            {"transmit discarded", "discarded", &transmits}}) {
+    std::uint64_t total = 0;
+    for (const json& object : *objects) {
+      total += number(object, key);
+    }
+    if (total != 0) {
+      out += fmt::format("  {}: {}\n", title, total);
+    }
+  }
+  add_counts(out, "transmit refused", transmits, "refused");
+  add_counts(out, "port", member(net, "pairs"), "port");
+  if (number(control, "commands") != 0) {
+    out += fmt::format("  control commands: {}\n", number(control, "commands"));
+  }
+  add_counts(out, "control refused", json::array({control}), "refused");
+  return out;
+}
+
 std::string disk_section(const json& disk) {
   const json& queues = member(disk, "queues");
   std::string out = fmt::format("disk '{}'\n", text(disk, "name"));
 
   Table requests({"queue", "worker", "state", "read", "written", "in", "out", "flush", "get_id", "discard", "write_zeroes",
                   "secure_erase", "failed", "refused"});
-  Table events({"queue", "kicks", "calls", "suppressed", "dropped", "ring faults", "lost kicks", "batches", "mean batch",
-                "starved", "memory lost"});
+  std::vector<std::string> columns = event_columns();
+  columns.insert(columns.begin(), "queue");
+  columns.insert(columns.end() - 1, "starved");
+  Table events(columns);
   for (const json& queue : queues) {
     const json& done = member(queue, "requests");
     requests.add({count_text(number(queue, "index")), count_text(number(queue, "worker")), queue_state(queue),
@@ -212,11 +340,10 @@ std::string disk_section(const json& disk) {
                   count_text(number(done, "write_zeroes")), count_text(number(done, "secure_erase")),
                   count_text(sum(member(queue, "failed"))), count_text(sum(member(queue, "refused")))});
     const std::uint64_t finished = sum(done) + sum(member(queue, "failed")) + sum(member(queue, "refused"));
-    events.add({count_text(number(queue, "index")), count_text(number(queue, "kicks")), count_text(number(queue, "calls")),
-                count_text(number(queue, "calls_suppressed")), count_text(number(queue, "calls_dropped")),
-                count_text(number(queue, "ring_faults")), count_text(number(queue, "lost_kicks")),
-                count_text(number(queue, "batches")), ratio_text(finished, number(queue, "batches")),
-                count_text(number(queue, "starved")), count_text(number(queue, "memory_lost"))});
+    std::vector<std::string> row = events_of(queue, finished);
+    row.insert(row.begin(), count_text(number(queue, "index")));
+    row.insert(row.end() - 1, count_text(number(queue, "starved")));
+    events.add(std::move(row));
   }
   out += requests.text("  ") + events.text("  ");
 
@@ -233,21 +360,26 @@ std::string disk_section(const json& disk) {
     out += latency.text("  ");
   }
   for (const char* kind : {"failed", "refused"}) {
-    if (const std::string counts = named_counts(queues, kind); !counts.empty()) {
-      out += fmt::format("  {}: {}\n", kind, counts);
-    }
+    add_counts(out, kind, queues, kind);
   }
   // What went on below the queues; only what isn't zero.
-  if (const std::string counts = named_counts(json::array({disk}), "store"); !counts.empty()) {
-    out += fmt::format("  store: {}\n", counts);
-  }
-  if (const std::string counts = named_counts(json::array({member(disk, "store")}), "failures"); !counts.empty()) {
-    out += fmt::format("  store failures: {}\n", counts);
-  }
+  add_counts(out, "store", json::array({disk}), "store");
+  add_counts(out, "store failures", json::array({member(disk, "store")}), "failures");
   return out;
 }
 
 }  // namespace
+
+std::string devices_text(std::size_t disks, std::size_t nets) {
+  std::string text;
+  if (disks != 0 || nets == 0) {
+    text = fmt::format("{} disk{}", disks, disks == 1 ? "" : "s");
+  }
+  if (nets != 0) {
+    text += fmt::format("{}{} network card{}", text.empty() ? "" : " and ", nets, nets == 1 ? "" : "s");
+  }
+  return text;
+}
 
 std::string bytes_text(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -277,20 +409,46 @@ std::string time_text(std::uint64_t nanoseconds) {
   return unit_text(value / 1e9, "s");
 }
 
-json disk_status_json(const DiskStatus& disk) {
-  json object = {{"name", disk.options.name},      {"path", disk.options.path},     {"socket", disk.options.socket},
-                 {"state", to_string(disk.state)}, {"queues", disk.options.queues}, {"connect", disk.options.connect}};
-  if (disk.state != DiskState::opening) {
+namespace {
+
+json device_status_json(DeviceKind kind, const DeviceOptions& options, const DeviceStatus& device, std::uint32_t queues) {
+  json object = {{"kind", to_string(kind)},          {"name", options.name}, {"socket", options.socket},
+                 {"state", to_string(device.state)}, {"queues", queues},     {"connect", options.connect}};
+  if (device.state != DeviceState::opening) {
     object.update(
-        {{"capacity", disk.store.capacity_bytes},
-         {"block_size", disk.store.block_bytes},
-         {"read_only", disk.store.read_only},
-         {"engine", disk.store.engine},
-         {"engine_reason", disk.engine_reason},
-         {"serial", disk.serial},
-         {"connected", disk.connected},
-         {"sessions", disk.sessions},
-         {"acked_features", fmt::format("{:#x}", disk.acked_features)}});  // 64 bits don't fit a JSON number everywhere
+        {{"connected", device.connected},
+         {"sessions", device.sessions},
+         {"acked_features", fmt::format("{:#x}", device.acked_features)}});  // 64 bits don't fit a JSON number everywhere
+  }
+  return object;
+}
+
+}  // namespace
+
+json disk_status_json(const DiskStatus& disk) {
+  json object = device_status_json(DeviceKind::disk, disk.options, disk, disk.options.queues);
+  object["path"] = disk.options.path;
+  if (disk.state != DeviceState::opening) {
+    object.update({{"capacity", disk.store.capacity_bytes},
+                   {"block_size", disk.store.block_bytes},
+                   {"read_only", disk.store.read_only},
+                   {"engine", disk.store.engine},
+                   {"engine_reason", disk.engine_reason},
+                   {"serial", disk.serial}});
+  }
+  return object;
+}
+
+json net_status_json(const NetStatus& net) {
+  json object = device_status_json(DeviceKind::net, net.options, net, net.options.pairs());
+  object["port"] = port_text(net.options);
+  if (net.state != DeviceState::opening) {
+    object.update({{"mac", mac_text(net.mac)},
+                   {"link", net.link ? "up" : "down"},
+                   {"mtu", net.options.mtu},
+                   {"pairs_in_use", net.pairs},
+                   {"host_offloads", fmt::format("{:#x}", net.port.host_offloads)},
+                   {"guest_offloads", fmt::format("{:#x}", net.port.guest_offloads)}});
   }
   return object;
 }
@@ -300,13 +458,43 @@ json disk_stats_json(const DiskStats& disk) {
   for (const BlkDeviceStats::Queue& queue : disk.stats.queues) {
     queues.push_back(queue_json(queue));
   }
-  return {{"name", disk.name},
+  return {{"kind", to_string(DeviceKind::disk)},
+          {"name", disk.name},
           {"queues", std::move(queues)},
           {"store", store_json(disk.stats.store)},
           {"latency",
            {{"read", latency_json(disk.stats.read)},
             {"write", latency_json(disk.stats.write)},
             {"other", latency_json(disk.stats.other)}}}};
+}
+
+json net_stats_json(const NetStats& net) {
+  json pairs = json::array();
+  for (const NetDeviceStats::Pair& pair : net.stats.pairs) {
+    pairs.push_back({{"index", pairs.size()},
+                     {"worker", pair.worker},
+                     {"receive", receive_json(pair.receive)},
+                     {"transmit", transmit_json(pair.transmit)},
+                     {"port",
+                      {{"dropped_down", pair.dropped_down},
+                       {"dropped_error", pair.dropped_error},
+                       {"full", pair.full},
+                       {"receive_errors", pair.receive_errors}}}});
+  }
+  json control = ring_json(net.stats.control);
+  control["commands"] = net.stats.control.commands;
+  control["refused"] = refused_json<NetControlRefusal>(net.stats.control.refused);
+  return {{"kind", to_string(DeviceKind::net)},
+          {"name", net.name},
+          {"pairs", std::move(pairs)},
+          {"control", std::move(control)}};
+}
+
+json stats_json(const std::vector<DiskStats>& disks, const std::vector<NetStats>& nets) {
+  json all = json::array();
+  std::ranges::transform(disks, std::back_inserter(all), disk_stats_json);
+  std::ranges::transform(nets, std::back_inserter(all), net_stats_json);
+  return all;
 }
 
 json worker_stats_json(const WorkerStats& worker) {
@@ -320,22 +508,32 @@ json worker_stats_json(const WorkerStats& worker) {
           {"cpu_ns", worker.cpu_ns}};
 }
 
-std::string disks_table(const json& disks) {
-  Table table({"name", "state", "size", "queues", "engine", "front-end", "path", "socket"}, 8);
-  for (const json& disk : disks) {
-    const bool known = member(disk, "capacity").is_number();
-    table.add({text(disk, "name"), text(disk, "state"),
-               known ? bytes_text(number(disk, "capacity")) + (flag(disk, "read_only") ? " ro" : "") : "-",
-               count_text(number(disk, "queues")), text(disk, "engine"), flag(disk, "connected") ? "connected" : "none",
-               text(disk, "path"), text(disk, "socket")});
+std::string devices_table(const json& devices) {
+  Table disks({"name", "state", "size", "queues", "engine", "front-end", "path", "socket"}, 8);
+  Table nets({"name", "state", "port", "pairs", "link", "front-end", "address", "socket"}, 8);
+  for (const json& device : devices) {
+    const std::string queues = count_text(number(device, "queues"));
+    const std::string front_end = flag(device, "connected") ? "connected" : "none";
+    if (text(device, "kind") == to_string(DeviceKind::net)) {
+      nets.add({text(device, "name"), text(device, "state"), text(device, "port"), queues, text(device, "link"), front_end,
+                text(device, "mac"), text(device, "socket")});
+      continue;
+    }
+    const bool known = member(device, "capacity").is_number();
+    disks.add({text(device, "name"), text(device, "state"),
+               known ? bytes_text(number(device, "capacity")) + (flag(device, "read_only") ? " ro" : "") : "-", queues,
+               text(device, "engine"), front_end, text(device, "path"), text(device, "socket")});
   }
-  return table.text();
+  if (nets.empty()) {
+    return disks.text();
+  }
+  return (disks.empty() ? "" : disks.text() + "\n") + nets.text();
 }
 
 std::string stats_table(const json& stats) {
   std::string out;
-  for (const json& disk : stats) {
-    out += disk_section(disk);
+  for (const json& device : stats) {
+    out += text(device, "kind") == to_string(DeviceKind::net) ? net_section(device) : disk_section(device);
   }
   return out;
 }

@@ -80,7 +80,80 @@ TEST(Report, StatsTable) {
       "  store failures: io 4, no_space 2\n");
 }
 
+NetStats two_pairs() {
+  NetStats net;
+  net.name = "tap0";
+  net.stats.pairs.resize(2);
+  NetDeviceStats::Pair& pair = net.stats.pairs[0];
+  pair.receive.running = true;
+  pair.receive.enabled = true;
+  pair.receive.frames = 30;
+  pair.receive.bytes = 3072;
+  pair.receive.gso_frames = 2;
+  pair.receive.segmented = 1;
+  pair.receive.checksums_completed = 4;
+  pair.receive.filtered = 7;
+  pair.receive.bad_buffers = 1;
+  pair.receive.dropped_no_buffers = 5;
+  pair.receive.dropped_disabled = 1;
+  pair.receive.batches = 10;
+  pair.receive.kicks = 3;
+  pair.transmit.running = true;
+  pair.transmit.frames = 20;
+  pair.transmit.bytes = 2048;
+  pair.transmit.discarded = 3;
+  pair.transmit.refused[1] = 2;
+  pair.transmit.batches = 5;
+  pair.dropped_down = 6;
+  pair.full = 8;
+  net.stats.pairs[1].worker = 1;
+  net.stats.pairs[1].transmit.broken = true;
+  net.stats.control.running = true;
+  net.stats.control.enabled = true;
+  net.stats.control.commands = 4;
+  net.stats.control.batches = 5;
+  net.stats.control.refused[static_cast<std::size_t>(NetControlRefusal::bad_value)] = 1;
+  return net;
+}
+
+TEST(Report, StatsTableOfANetworkCard) {
+  EXPECT_EQ(stats_table(stats_json({}, {two_pairs()})),
+            "net 'tap0'\n"
+            "  pair  worker  receive  transmit  received  in frames  gso  dropped     sent  in frames  gso  refused\n"
+            "  0          0  running  disabled   3.0 KiB         30    2        6  2.0 KiB         20    0        2\n"
+            "  1          1  stopped    broken       0 B          0    0        0      0 B          0    0        0\n"
+            "  ring     kicks  calls  suppressed  dropped  ring faults  lost kicks  batches  mean batch  memory lost\n"
+            "  0 rx         3      0           0        0            0           0       10         3.0            0\n"
+            "  0 tx         0      0           0        0            0           0        5         5.0            0\n"
+            "  1 rx         0      0           0        0            0           0        0           -            0\n"
+            "  1 tx         0      0           0        0            0           0        0           -            0\n"
+            "  control      0      0           0        0            0           0        5         1.0            0\n"
+            "  received with software: checksums_completed 4, segmented 1\n"
+            "  receive dropped: disabled 1, no_buffers 5\n"
+            "  receive filtered: 7\n"
+            "  bad receive buffers: 1\n"
+            "  transmit discarded: 3\n"
+            "  transmit refused: " +
+                std::string(to_string(NetRefusal{1})) +
+                " 2\n"
+                "  port: dropped_down 6, full 8\n"
+                "  control commands: 4\n"
+                "  control refused: bad_value 1\n");
+}
+
+TEST(Report, DevicesAreCountedInWords) {
+  EXPECT_EQ(devices_text(0, 0), "0 disks");
+  EXPECT_EQ(devices_text(1, 0), "1 disk");
+  EXPECT_EQ(devices_text(0, 1), "1 network card");
+  EXPECT_EQ(devices_text(2, 3), "2 disks and 3 network cards");
+}
+
 TEST(Report, EveryRefusalAndFailureHasAName) {
+  const nlohmann::json net = net_stats_json(two_pairs());
+  EXPECT_EQ(net["pairs"][0]["transmit"]["refused"].size(), kNetRefusals - 1);
+  EXPECT_EQ(net["control"]["refused"].size(), kNetControlRefusals - 1);
+  EXPECT_FALSE(net["pairs"][0]["transmit"]["refused"].contains("unknown"));
+  EXPECT_FALSE(net["control"]["refused"].contains("unknown"));
   const nlohmann::json refused = disk_stats_json(two_queues())["queues"][0]["refused"];
   EXPECT_EQ(refused.size(), kBlkRefusals - 1);
   EXPECT_FALSE(refused.contains("unknown"));
@@ -92,15 +165,17 @@ TEST(Report, EveryRefusalAndFailureHasAName) {
 TEST(Report, TablesBearAnyJson) {
   for (const char* text :
        {"null", "[]", "{}", "[1]", "[null]", "[[]]", R"([{"queues": 3}])", R"([{"queues": [1, "x", {}], "latency": 7}])",
-        R"([{"name": 5, "queues": [{"requests": [], "failed": "x", "refused": {"a": -1}}]}])", "\"x\""}) {
+        R"([{"name": 5, "queues": [{"requests": [], "failed": "x", "refused": {"a": -1}}]}])", "\"x\"",
+        R"([{"kind": "net"}])",
+        R"([{"kind": "net", "pairs": [1, null, {"receive": 3, "port": []}], "control": {"refused": "x"}}])"}) {
     const nlohmann::json json = nlohmann::json::parse(text);
     EXPECT_NO_THROW({
       static_cast<void>(stats_table(json));
-      static_cast<void>(disks_table(json));
+      static_cast<void>(devices_table(json));
       static_cast<void>(workers_table(json));
     }) << text;
   }
-  EXPECT_THAT(disks_table(nlohmann::json::parse("[{}]")), HasSubstr("-"));
+  EXPECT_THAT(devices_table(nlohmann::json::parse(R"([{}, {"kind": "net"}])")), HasSubstr("-"));
 }
 
 }  // namespace

@@ -47,25 +47,26 @@ class TestDirectory {
 
 class TestHost {
  public:
-  explicit TestHost(HostOptions options = {}, std::vector<DiskOptions> disks = {}) {
+  explicit TestHost(HostOptions options = {}, std::vector<DiskOptions> disks = {}, std::vector<NetOptions> nets = {}) {
     std::promise<Result<>> ready;
     auto future = ready.get_future();
-    thread_ = std::thread([this, &ready, options = std::move(options), disks = std::move(disks)]() mutable {
-      Result<std::unique_ptr<Host>> host = Host::create(std::move(options));
-      Result<> started = host ? (*host)->add_disks(std::move(disks)) : std::unexpected(host.error());
-      if (!started) {
-        if (host) {
-          host->reset();
-        }
-        ready.set_value(std::move(started));
-        return;
-      }
-      host_ = std::move(*host);
-      ready.set_value({});
-      end_ = host_->run();
-      report_ = host_->stats_report();
-      host_.reset();  // on its own thread
-    });
+    thread_ = std::thread(
+        [this, &ready, options = std::move(options), disks = std::move(disks), nets = std::move(nets)]() mutable {
+          Result<std::unique_ptr<Host>> host = Host::create(std::move(options));
+          Result<> started = host ? (*host)->add_devices(std::move(disks), std::move(nets)) : std::unexpected(host.error());
+          if (!started) {
+            if (host) {
+              host->reset();
+            }
+            ready.set_value(std::move(started));
+            return;
+          }
+          host_ = std::move(*host);
+          ready.set_value({});
+          end_ = host_->run();
+          report_ = host_->stats_report();
+          host_.reset();  // on its own thread
+        });
     started_ = future.get();
   }
   ~TestHost() { static_cast<void>(quit()); }
@@ -89,6 +90,14 @@ class TestHost {
     });
     return future.get();
   }
+  HostResult<std::string> add(NetOptions net) {
+    std::promise<HostResult<std::string>> promise;
+    auto future = promise.get_future();
+    host_->executor().post([&] {
+      host_->add_net(std::move(net), [&](HostResult<std::string> added) { promise.set_value(std::move(added)); });
+    });
+    return future.get();
+  }
   std::future<HostResult<std::uint64_t>> start_resizing(std::string name, std::uint64_t bytes) {
     auto promise = std::make_shared<std::promise<HostResult<std::uint64_t>>>();
     auto future = promise->get_future();
@@ -105,7 +114,7 @@ class TestHost {
     auto promise = std::make_shared<std::promise<HostResult<>>>();
     auto future = promise->get_future();
     host_->executor().post([this, promise, removed = std::move(name)] {
-      host_->remove_disk(removed, [promise](HostResult<> result) { promise->set_value(std::move(result)); });
+      host_->remove_device(removed, [promise](HostResult<> result) { promise->set_value(std::move(result)); });
     });
     return future;
   }
@@ -143,6 +152,15 @@ inline DiskOptions test_disk(std::string path, std::string socket, std::string n
   disk.socket = std::move(socket);
   disk.name = std::move(name);
   return disk;
+}
+
+// Its port is the loop unless the test chooses another.
+inline NetOptions test_net(std::string socket, std::string name = "") {
+  NetOptions net;
+  net.loop = true;
+  net.socket = std::move(socket);
+  net.name = std::move(name);
+  return net;
 }
 
 }  // namespace ringway

@@ -1,4 +1,4 @@
-"""Real Linux guests on a vhost-user disk: starts a back-end, boots a guest, and follows what it reports.
+"""Real Linux guests on a vhost-user disk or network card: starts a back-end, boots a guest, and follows what it reports.
 
 Two kinds of guest need no hardware virtualisation. UML runs the kernel as a process, with the host's own tree as its root.
 QEMU emulates a machine (TCG): slow, but with PCI, MSI-X, two virtual CPUs, and QEMU's own vhost-user front-end. Both run
@@ -129,10 +129,11 @@ class Lab:
         return process
 
 
-def listening(path):
-    """Whether somebody listens on this Unix socket; found without connecting, since a connection is a session to a back-end."""
+def listening(path, pid="self"):
+    """Whether somebody listens on this Unix socket; found without connecting, since a connection is a session to a back-end.
+    `pid`: a process in the network namespace where he does so."""
     accepts_connections = 0x10000  # __SO_ACCEPTCON in the flags column
-    for line in pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]:
+    for line in pathlib.Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and fields[7] == str(path) and int(fields[3], 16) & accepts_connections:
             return True
@@ -229,6 +230,7 @@ class Uml:
     """User Mode Linux. One virtual CPU, one disk, one queue in use; needs a writable /dev/shm for the guest's memory."""
 
     timeout = 120
+    virtio_id = 2  # a block device; 1 is a network card
 
     def require(self):
         if shutil.which("linux.uml") is None:
@@ -238,7 +240,7 @@ class Uml:
 
     def command(self, lab, sockets, parameters):
         return (["linux.uml", "mem=256M", f"uml_dir={lab.folder}/uml", "umid=guest"]
-                + [f"virtio_uml.device={path}:2" for path in sockets]
+                + [f"virtio_uml.device={path}:{self.virtio_id}" for path in sockets]
                 + ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", f"init={GUEST_INIT}", "con=null",
                    "con0=fd:0,fd:1", "quiet"] + parameters)
 
@@ -344,7 +346,8 @@ class Report:
 
 
 def boot(lab, guest, sockets, steps, parameters, answers, show=None):
-    """Boots the guest, answers its marks by `answers` (mark name -> function), and returns its Report.
+    """Boots the guest, answers its marks by `answers` (mark name -> function, whose value is what the guest reads; "go" if it
+    has none), and returns its Report.
 
     `show` sees each line of the console. Errors: the guest is silent, ends without DONE, or exceeds its time.
     """
@@ -393,8 +396,8 @@ def take_line(line, report, process, answers):
         report.marks.append(name)
         if name not in answers:
             raise LabError(f"the guest asked for '{name}', which this scenario doesn't know")
-        answers[name]()
-        process.child.stdin.write(b"go\n")
+        answer = answers[name]() or "go"
+        process.child.stdin.write(f"{answer}\n".encode())
         process.child.stdin.flush()
     elif word == "DONE":
         report.done = True

@@ -1,0 +1,38 @@
+// A network card of the host: a port and a NetDevice. See served_device.hpp.
+#pragma once
+
+#include <memory>
+
+#include "backend/net/net_port.hpp"
+#include "control/net_options.hpp"
+#include "control/served_device.hpp"
+#include "device/net_device.hpp"
+
+namespace ringway {
+
+class ServedNet final : public ServedDevice {
+ public:
+  using Options = NetOptions;
+
+  explicit ServedNet(NetOptions options) : ServedDevice(DeviceKind::net), options_(std::move(options)) {}
+
+  [[nodiscard]] const NetOptions& options() const override { return options_; }
+  [[nodiscard]] std::string default_name() const override { return default_net_name(options_); }
+  void set_name(std::string name) override { options_.name = std::move(name); }
+  [[nodiscard]] std::string origin() const override { return port_text(options_); }
+  [[nodiscard]] std::string holds() const override { return options_.tap; }
+  // The kernel would deal an interface's frames to the queues of both.
+  [[nodiscard]] bool holds_exclusively() const override { return true; }
+  [[nodiscard]] std::uint32_t queues() const override { return options_.pairs(); }
+  [[nodiscard]] Result<> open(bool workers_have_uring, const std::vector<Holding>& held) override;
+  [[nodiscard]] Result<> create_device(const Surroundings& surroundings) override;
+  [[nodiscard]] NetDevice* device() const override { return device_.get(); }
+  [[nodiscard]] std::string summary() const override;
+
+ private:
+  NetOptions options_;
+  std::unique_ptr<NetPort> port_;  // of open()
+  std::unique_ptr<NetDevice> device_;
+};
+
+}  // namespace ringway
