@@ -134,6 +134,13 @@ TEST_P(RingRace, NoWakeUpIsLostByEitherSide) {
       }
       device_.suppress_kicks();
     }
+    // The last one too.
+    if (device_.must_settle()) {
+      full_fence();
+      if (device_.settle_call()) {
+        called.store(true, std::memory_order_release);
+      }
+    }
   });
 
   std::uint64_t sent = 0;
