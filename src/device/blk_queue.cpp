@@ -129,7 +129,18 @@ void BlkQueue::on_complete(BlkOperation& operation) noexcept {
   BlkSlot& slot = slot_of(operation);
   const BlkRequest& request = operation.request;
   const auto opcode = static_cast<std::size_t>(request.opcode);
-  const Duration taken = context().now - slot.popped;
+  // One clock read a turn: what began in this one has no duration yet.
+  const bool in_turn = slot.popped == context().now;
+  if (in_turn) {
+    context().note_timed(*this);
+  }
+  const auto took = [&](LatencyHistogram& latency, std::uint32_t& count_in_turn) {
+    if (in_turn) {
+      ++count_in_turn;
+    } else {
+      latency.record(context().now - slot.popped);
+    }
+  };
   if (RW_LIKELY(operation.status == spec::kBlkStatusOk)) {
     counters_.requests[opcode].add();
   } else {
@@ -137,14 +148,27 @@ void BlkQueue::on_complete(BlkOperation& operation) noexcept {
   }
   if (request.opcode == BlkOpcode::in) {
     counters_.bytes_in.add(request.bytes);
-    disk_.latency->read.record(taken);
+    took(disk_.latency->read, in_turn_.reads);
   } else if (request.opcode == BlkOpcode::out) {
     counters_.bytes_out.add(request.bytes);
-    disk_.latency->write.record(taken);
+    took(disk_.latency->write, in_turn_.writes);
   } else {
-    disk_.latency->other.record(taken);
+    took(disk_.latency->other, in_turn_.others);
   }
   finish(slot, request.status, operation.status, blk_used_length(request, operation.status));
+}
+
+void BlkQueue::turn_ended(Duration length) noexcept {
+  const InTurn ended = std::exchange(in_turn_, {});
+  if (ended.reads != 0) {
+    disk_.latency->read.record(length, ended.reads);
+  }
+  if (ended.writes != 0) {
+    disk_.latency->write.record(length, ended.writes);
+  }
+  if (ended.others != 0) {
+    disk_.latency->other.record(length, ended.others);
+  }
 }
 
 inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status,

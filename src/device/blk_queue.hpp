@@ -32,6 +32,8 @@ class BlkQueue final : public RingQueue, public BlkCompletions {
   // --- Queue ---
   Pumped pump(WorkerContext& context) noexcept override;
 
+  void turn_ended(Duration length) noexcept override;
+
   // --- BlkCompletions ---
   void on_complete(BlkOperation& operation) noexcept override;
 
@@ -49,6 +51,11 @@ class BlkQueue final : public RingQueue, public BlkCompletions {
   BlkChannel* channel_ = nullptr;
   std::int32_t budget_ = 0;  // left over by the last pump(); negative: overdrawn, and owed to the neighbours
   BlkRequestLimits limits_;
+  // Requests that ended in the turn in which they began: their time is the turn's, and is recorded at its end.
+  struct InTurn {
+    std::uint32_t reads = 0, writes = 0, others = 0;
+  };
+  InTurn in_turn_;
   BlkQueueCounters counters_;
 };
 

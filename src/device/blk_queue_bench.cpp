@@ -114,6 +114,7 @@ struct Bench {
   static_cast<void>(bench.queue->pump(bench.context));
   bench.context.settle_published();
   bench.queue->publish();
+  bench.context.end_turn({1000});
 }
 
 [[gnu::noinline]] std::uint64_t reap_batch(Bench& bench) {

@@ -102,6 +102,7 @@ class Ring {
   [[nodiscard]] std::uint64_t reads() const { return counters().requests[static_cast<std::size_t>(BlkOpcode::in)].get(); }
   [[nodiscard]] std::uint32_t submitted() const { return submitted_; }
   void kick() { queue_.kick(); }
+  [[nodiscard]] const LatencyHistogram& read_latency() const { return latency_.read; }
 
  private:
   Guest guest_;
@@ -168,6 +169,21 @@ class BlkQueueTurn : public ::testing::Test {
   SameThread executor_;
   WorkerContext context_{0, loop_, executor_};
 };
+
+// With one clock read a turn, only the turn's end tells how long they took.
+TEST_F(BlkQueueTurn, RequestsThatEndInTheirTurnTookAsLongAsIt) {
+  Disk disk(context_, 1U << 20U);
+  disk.submit(disk.read_table(3), 3, 3);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  EXPECT_EQ(disk.reads(), 3U);
+  EXPECT_EQ(disk.read_latency().count(), 0U);
+  context_.end_turn(Duration::microseconds(5));
+  EXPECT_EQ(disk.read_latency().count(), 3U);
+  EXPECT_EQ(disk.read_latency().maximum(), Duration::microseconds(5));
+  EXPECT_EQ(disk.read_latency().mean(), Duration::microseconds(5));
+  context_.end_turn(Duration::microseconds(7));
+  EXPECT_EQ(disk.read_latency().count(), 3U);
+}
 
 TEST_F(BlkQueueTurn, TakesSoManyOrdinaryRequests) {
   Disk disk(context_, 1U << 20U);

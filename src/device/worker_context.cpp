@@ -7,7 +7,7 @@
 namespace ringway {
 
 void WorkerContext::forget(Queue& queue) {
-  for (auto* list : {&active, &finished, &unsettled}) {
+  for (auto* list : {&active, &finished, &unsettled, &timed}) {
     std::ranges::replace(*list, &queue, nullptr);
   }
   std::erase(running, &queue);
@@ -16,7 +16,7 @@ void WorkerContext::forget(Queue& queue) {
     std::erase(share->waiting, &queue);
   }
   std::erase_if(starved, [](const BlkSlotShare* share) { return share->waiting.empty(); });
-  queue.is_active = queue.has_finished = queue.is_unsettled = queue.is_starved = queue.is_polled = false;
+  queue.is_active = queue.has_finished = queue.is_unsettled = queue.is_starved = queue.is_polled = queue.is_timed = false;
   queue.allowance = 0;
 }
 

@@ -42,6 +42,9 @@ class Queue {
   // unserved for two looks (after one the kick may still be on its way).
   [[nodiscard]] virtual bool look() noexcept = 0;
 
+  // At the end of a turn in which note_timed() was called for it.
+  virtual void turn_ended(Duration /*length*/) noexcept {}
+
   // The driver gave no kick descriptor and asks to be polled instead. Asked of the queues in WorkerContext::polled.
   [[nodiscard]] virtual bool wants_polling() const noexcept = 0;
 
@@ -51,6 +54,7 @@ class Queue {
   bool is_unsettled = false;  // in `unsettled`
   bool is_starved = false;    // waits in its device's share
   bool is_polled = false;     // in `polled`
+  bool is_timed = false;      // in `timed`
   // Not 0: it has waited for slots, and this many have been set aside for its next pump(), which takes no more and leaves 0.
   std::uint32_t allowance = 0;
 
@@ -72,11 +76,13 @@ struct WorkerContext {
   StuckWriteGuard stuck_write;
 
   // The worker walks these by index; forget() leaves a null behind in the first three, which the walk skips and drops.
-  std::vector<Queue*> active;          // pumped every turn
-  std::vector<Queue*> finished;        // with used elements to publish
-  std::vector<Queue*> unsettled;       // published in the last turn; their drivers may have asked for a call meanwhile
-  std::vector<Queue*> running;         // every started ring, for the safety look
-  std::vector<Queue*> polled;          // those that were given no kick descriptor: few, as each sleep asks all of them
+  std::vector<Queue*> active;     // pumped every turn
+  std::vector<Queue*> finished;   // with used elements to publish
+  std::vector<Queue*> unsettled;  // published in the last turn; their drivers may have asked for a call meanwhile
+  std::vector<Queue*> running;    // every started ring, for the safety look
+  std::vector<Queue*> polled;     // those that were given no kick descriptor: few, as each sleep asks all of them
+  std::vector<Queue*> timed;      // with requests that have begun and ended in this turn, so that only its end tells how
+                                  // long they took
   std::vector<BlkSlotShare*> starved;  // of devices with queues that wait for a slot
 
   // Makes a queue part of the turns. Idempotent.
@@ -118,6 +124,17 @@ struct WorkerContext {
   [[nodiscard]] bool pump_active() noexcept;
   // And publishing: each queue that finished requests.
   void publish_finished() noexcept;
+  void note_timed(Queue& queue) { enter(timed, queue, queue.is_timed); }
+  // The turn took so long.
+  void end_turn(Duration length) noexcept {
+    for (Queue* queue : timed) {
+      if (queue != nullptr) {
+        queue->is_timed = false;
+        queue->turn_ended(length);
+      }
+    }
+    timed.clear();
+  }
   void note_polled(Queue& queue) { enter(polled, queue, queue.is_polled); }
   void note_unsettled(Queue& queue) { enter(unsettled, queue, queue.is_unsettled); }
   // One fence for all queues, and after a pump rather than at once: by then the publishing store has long left the CPU, and

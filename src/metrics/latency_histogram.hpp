@@ -20,11 +20,11 @@ class LatencyHistogram {
   // Longer latencies count as this one (18 minutes); negative ones, which only a broken clock can give, as zero.
   static constexpr std::int64_t kLargestNs = (std::int64_t{1} << 40U) - 1;
 
-  void record(Duration latency) noexcept {
+  void record(Duration latency, std::uint64_t count = 1) noexcept {
     const std::uint64_t ns = clamp(latency);
-    buckets_[bucket_of(ns)].add();
-    count_.add();
-    sum_ns_.add(ns);
+    buckets_[bucket_of(ns)].add(count);
+    count_.add(count);
+    sum_ns_.add(ns * count);
     if (ns > maximum_ns_.get()) {
       maximum_ns_.add(ns - maximum_ns_.get());
     }

@@ -80,6 +80,11 @@ class WorkerPool::Worker final : private TimerHandler {
  private:
   void main(std::promise<Result<>> started);
   void turn() noexcept;
+  void end_productive_turn(Duration length) noexcept {
+    productive_turns_.add();
+    productive_ns_.add(static_cast<std::uint64_t>(length.ns));
+    context_->end_turn(length);
+  }
   [[nodiscard]] bool arm_active() noexcept;
   void sleep() noexcept;
   void on_timer(Instant now) noexcept override;  // the safety look
@@ -166,8 +171,7 @@ void WorkerPool::Worker::turn() noexcept {
     if (worked) {
       context.now = clock_now();
       idle_turns_ = 0;
-      productive_turns_.add();
-      productive_ns_.add(static_cast<std::uint64_t>((context.now - began).ns));
+      end_productive_turn(context.now - began);
     } else {
       spin_pause();
       if (++idle_turns_ % kIdleTurnsPerClockRead == 0) {
@@ -178,8 +182,7 @@ void WorkerPool::Worker::turn() noexcept {
     return;
   }
   if (worked) {
-    productive_turns_.add();
-    productive_ns_.add(static_cast<std::uint64_t>((clock_now() - began).ns));
+    end_productive_turn(clock_now() - began);
   }
   sleep();
 }
