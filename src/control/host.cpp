@@ -220,7 +220,7 @@ class Host::Daemon {
   std::vector<Stats> stats(const std::vector<Stats>& final_stats) const;
   HostResult<> admit(ServedDevice& device);  // gives it a name
   std::string unique_name(const std::string& wanted) const;
-  std::vector<ServedDevice::Holding> held(DeviceKind kind) const;
+  std::vector<ServedDevice::Holding> held_by_others(const ServedDevice& asking) const;
   Result<> open(ServedDevice& device, const std::vector<ServedDevice::Holding>& held) const;
   Result<> create_device(ServedDevice& device);
   Result<> create_endpoint(Device& device);
@@ -440,12 +440,12 @@ std::string Host::Daemon::unique_name(const std::string& wanted) const {
   return name;
 }
 
-std::vector<ServedDevice::Holding> Host::Daemon::held(DeviceKind kind) const {
+std::vector<ServedDevice::Holding> Host::Daemon::held_by_others(const ServedDevice& asking) const {
   std::vector<ServedDevice::Holding> held;
   for (const auto& [name, device] : devices_) {
     std::string what = device->served->holds();
-    if (device->served->kind() == kind && !what.empty()) {
-      held.push_back({device->served->label(), std::move(what)});
+    if (device->served.get() != &asking && device->served->kind() == asking.kind() && !what.empty()) {
+      held.push_back({device->served->label(), std::move(what), device->served->holds_exclusively()});
     }
   }
   return held;
@@ -475,11 +475,18 @@ HostResult<> Host::Daemon::admit(ServedDevice& device) {
           refuse(HostRefusal::conflict, fmt::format("{}: the socket '{}' belongs to {} already", device.label(),
                                                     device.options().socket, served.label())));
     }
-    if (device.holds_exclusively() && served.kind() == device.kind() && !device.holds().empty() &&
-        served.holds() == device.holds()) {
-      return std::unexpected(refuse(HostRefusal::conflict, fmt::format("{}: '{}' belongs to {} already", device.label(),
-                                                                       device.origin(), served.label())));
+    if ((device.holds_exclusively() || served.holds_exclusively()) && served.kind() == device.kind() &&
+        !device.holds().empty() && served.holds() == device.holds()) {
+      return std::unexpected(
+          refuse(HostRefusal::conflict,
+                 fmt::format("{}: '{}' belongs to {} already: remove that first{}", device.label(), device.origin(),
+                             served.label(), device.kind() == DeviceKind::disk ? ", or give both ro" : "")));
     }
+  }
+  if (!options_.api_socket.empty() && normal_socket_path(options_.api_socket) == socket) {
+    return std::unexpected(refuse(
+        HostRefusal::conflict,
+        fmt::format("{}: the socket '{}' is that of the API; choose another", device.label(), device.options().socket)));
   }
   return {};
 }
@@ -538,7 +545,7 @@ Result<> Host::Daemon::add_at_start(std::vector<std::unique_ptr<ServedDevice>> d
       if (HostResult<> admitted = admit(*served); !admitted) {
         return fail(admitted.error().message);
       }
-      RW_TRY(open(*served, held(served->kind())));
+      RW_TRY(open(*served, held_by_others(*served)));
       RW_TRY(create_device(*served));
       const std::string name = served->name();
       names.push_back(name);
@@ -575,7 +582,7 @@ void Host::Daemon::add(std::unique_ptr<ServedDevice> served, std::move_only_func
   auto answer = std::make_shared<std::move_only_function<void(HostResult<std::string>)>>(std::move(done));
   try {
     // What the thread touches is there until on_opened() has joined it, unless the daemon is abandoned.
-    device->helper = std::thread([this, &opened, held = held(opened.kind()), answer] {
+    device->helper = std::thread([this, &opened, held = held_by_others(opened), answer] {
       mailbox_->post([this, name = opened.name(), answer, result = open(opened, held)]() mutable {
         on_opened(name, std::move(result), std::move(*answer));
       });

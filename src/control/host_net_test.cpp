@@ -297,7 +297,7 @@ TEST(HostNets, ATapIsOneCardsOnly) {
     const HostResult<std::string> added = host.add(second);
     ASSERT_FALSE(added);
     EXPECT_EQ(added.error().refusal, HostRefusal::conflict);
-    EXPECT_EQ(added.error().message, "net 'second': 'tap tap7' belongs to net 'tap7' already");
+    EXPECT_EQ(added.error().message, "net 'second': 'tap tap7' belongs to net 'tap7' already: remove that first");
     second.tap = "tap8";
     second.bridge = "nobridge";
     const HostResult<std::string> bridge = host.add(second);

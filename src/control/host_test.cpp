@@ -105,14 +105,14 @@ TEST(Host, AnImageIsNotServedTwiceForWriting) {
   ASSERT_TRUE(host.started()) << host.started().error().message;
   const HostResult<std::string> added = host.add(test_disk(image, directory.file("b.sock"), "b"));
   ASSERT_FALSE(added);
-  EXPECT_EQ(added.error().refusal, HostRefusal::not_possible);
-  EXPECT_THAT(added.error().message, HasSubstr("is locked by this process itself"));
-  EXPECT_THAT(added.error().message, ::testing::EndsWith("; disk 'a' of this process serves it"));
+  EXPECT_EQ(added.error().refusal, HostRefusal::conflict);
+  EXPECT_EQ(added.error().message,
+            "disk 'b': '" + image + "' belongs to disk 'a' already: remove that first, or give both ro");
   // By another name too.
   std::filesystem::create_symlink(image, directory.file("link.img"));
   const HostResult<std::string> link = host.add(test_disk(directory.file("link.img"), directory.file("b.sock"), "b"));
   ASSERT_FALSE(link);
-  EXPECT_THAT(link.error().message, ::testing::EndsWith("; disk 'a' of this process serves it"));
+  EXPECT_THAT(link.error().message, ::testing::EndsWith("belongs to disk 'a' already: remove that first, or give both ro"));
   // The name is free again.
   EXPECT_TRUE(host.add(test_disk("null:1M", directory.file("b.sock"), "b")));
 }

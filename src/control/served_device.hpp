@@ -22,6 +22,7 @@ class ServedDevice {
   struct Holding {
     std::string device;  // its label()
     std::string what;    // its holds()
+    bool exclusively = false;
   };
   struct Surroundings {
     const WorkerPool& workers;
@@ -47,7 +48,7 @@ class ServedDevice {
   [[nodiscard]] virtual std::string origin() const = 0;
   // The image or interface that others may ask for in vain while this device has it; empty: none.
   [[nodiscard]] virtual std::string holds() const = 0;
-  // Whether no other device may even try to have that.
+  // Whether no other device can have that.
   [[nodiscard]] virtual bool holds_exclusively() const = 0;
   // What it takes of the workers: request queues, pairs.
   [[nodiscard]] virtual std::uint32_t queues() const = 0;

@@ -12,6 +12,16 @@
 namespace ringway {
 
 Result<> ServedDisk::open(bool workers_have_uring, const std::vector<Holding>& held) {
+  // Its lock would say so too, but not which disk it is: to the lock that is "this process itself". By any name of the file.
+  const auto holder = std::ranges::find_if(held, [&](const Holding& image) {
+    std::error_code ignored;
+    return (image.exclusively || holds_exclusively()) && !holds().empty() &&
+           std::filesystem::equivalent(image.what, options_.path, ignored);
+  });
+  if (holder != held.end()) {
+    return fail(
+        fmt::format("'{}' belongs to {} already: remove that first, or give both ro", options_.path, holder->device));
+  }
   BlkStoreOptions options;
   options.path = options_.path;
   options.read_only = options_.read_only;
@@ -21,20 +31,8 @@ Result<> ServedDisk::open(bool workers_have_uring, const std::vector<Holding>& h
   options.loop_has_uring = workers_have_uring;
   options.registered = options_.registered;
   options.faults = options_.faults;
-  Result<BlkStoreChoice> choice = make_blk_store(options);
-  if (choice) {
-    choice_ = std::move(*choice);
-    return {};
-  }
-  // An image that a disk of ours holds already is locked by "this process itself", which doesn't say which one.
-  const auto holder = std::ranges::find_if(held, [&](const Holding& image) {
-    std::error_code ignored;
-    return is_file_image(options_.path) && std::filesystem::equivalent(image.what, options_.path, ignored);
-  });
-  if (holder != held.end()) {
-    choice.error().message += fmt::format("; {} of this process serves it", holder->device);
-  }
-  return std::unexpected(std::move(choice.error()));
+  RW_TRY_ASSIGN(choice_, make_blk_store(options));
+  return {};
 }
 
 Result<> ServedDisk::create_device(const Surroundings& surroundings) {

@@ -21,7 +21,7 @@ class ServedDisk final : public ServedDevice {
   void set_name(std::string name) override { options_.name = std::move(name); }
   [[nodiscard]] std::string origin() const override { return options_.path; }
   [[nodiscard]] std::string holds() const override { return is_file_image(options_.path) ? options_.path : ""; }
-  [[nodiscard]] bool holds_exclusively() const override { return false; }  // its lock knows of readers
+  [[nodiscard]] bool holds_exclusively() const override { return !options_.read_only; }
   [[nodiscard]] std::uint32_t queues() const override { return options_.queues; }
   [[nodiscard]] Result<> open(bool workers_have_uring, const std::vector<Holding>& held) override;
   [[nodiscard]] Result<> create_device(const Surroundings& surroundings) override;

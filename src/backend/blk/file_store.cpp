@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -79,6 +80,7 @@ class FileStore final : public BlkStore {
   [[nodiscard]] const BlkStoreInfo& info() const noexcept override { return info_; }
 
   [[nodiscard]] Result<> refresh() override {
+    RW_TRY(check_path());
     RW_TRY_ASSIGN(const ImageSize size, image_size(image_));
     info_.capacity_bytes = size.capacity_bytes;
     return {};
@@ -96,6 +98,7 @@ class FileStore final : public BlkStore {
       return fail(fmt::format("can't resize '{}' to {} bytes: give a multiple of its block size, {}", image_.path, bytes,
                               image_.block_bytes));
     }
+    RW_TRY(check_path());
     if (::ftruncate(image_.fd.get(), static_cast<off_t>(bytes)) != 0) {
       return fail_errno(errno, fmt::format("resize '{}' to {} bytes", image_.path, bytes));
     }
@@ -125,6 +128,21 @@ class FileStore final : public BlkStore {
   [[nodiscard]] std::string default_serial() const override { return image_.serial; }
 
  private:
+  // Whoever asks about the image means the file at its path.
+  [[nodiscard]] Result<> check_path() const {
+    struct stat served{}, named{};
+    if (image_.block_device || ::fstat(image_.fd.get(), &served) != 0) {
+      return {};
+    }
+    if (::stat(image_.path.c_str(), &named) == 0 && named.st_dev == served.st_dev && named.st_ino == served.st_ino) {
+      return {};
+    }
+    return fail(fmt::format(
+        "'{}' is not the file any more that the disk serves, which has been moved or deleted: what the guest writes goes "
+        "there, and a deleted file is lost at the end. Copy the disk from within the guest, or put the file back",
+        image_.path));
+  }
+
   const ImageFile image_;
   const BlkEngine engine_;
   const bool registered_;

@@ -1,4 +1,5 @@
 // Every way to a store, on every kind of file that this machine has, held to the same tests.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
 
@@ -564,6 +565,23 @@ TEST_P(StoreTest, resize_shows_the_new_size_and_zeroes) {
   ASSERT_EQ(read(2 * kDiskBytes - 4096, read_back), spec::kBlkStatusOk);
   EXPECT_TRUE(read_back.all_words_are(0));
   EXPECT_FALSE(store_->resize(kDiskBytes + 1).has_value());
+}
+
+// Else the file at its path would be meant, and the one that is served be changed.
+TEST_P(StoreTest, an_image_that_was_replaced_is_not_resized) {
+  if (!in_file() || GetParam().backing == Backing::loop_4k) {
+    GTEST_SKIP() << "no file that could be replaced";
+  }
+  const std::string kept = file_ + ".kept";
+  ASSERT_EQ(::rename(file_.c_str(), kept.c_str()), 0);
+  EXPECT_FALSE(store_->refresh().has_value());
+  ASSERT_EQ(::close(::open(file_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
+  const auto resized = store_->resize(2 * kDiskBytes);
+  ASSERT_FALSE(resized.has_value());
+  EXPECT_NE(resized.error().message.find("is not the file any more"), std::string::npos);
+  EXPECT_EQ(store_->info().capacity_bytes, kDiskBytes);
+  ASSERT_EQ(::rename(kept.c_str(), file_.c_str()), 0);
+  EXPECT_TRUE(store_->resize(2 * kDiskBytes).has_value());
 }
 
 TEST_P(StoreTest, no_heap_once_it_runs) {
