@@ -902,6 +902,7 @@ Loop& Host::loop() noexcept {
 }
 Result<> Host::add_devices(std::vector<DiskOptions> disks, std::vector<NetOptions> nets) {
   std::vector<std::unique_ptr<ServedDevice>> devices;
+  devices.reserve(disks.size() + nets.size());
   for (DiskOptions& disk : disks) {
     devices.push_back(std::make_unique<ServedDisk>(std::move(disk)));
   }

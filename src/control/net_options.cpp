@@ -91,7 +91,8 @@ Result<NetMac> parse_mac(std::string_view text) {
   bool good = text.size() == kTextBytes;
   for (std::size_t i = 0; good && i < mac.size(); ++i) {
     const std::string_view byte = text.substr(3 * i, 2);
-    good = std::from_chars(byte.data(), byte.data() + 2, mac[i], 16).ptr == byte.data() + 2 &&
+    const char* const end = byte.data() + byte.size();
+    good = std::from_chars(byte.data(), end, mac[i], 16).ptr == end &&
            (i + 1 == mac.size() || text[3 * i + 2] == ':' || text[3 * i + 2] == '-');
   }
   if (!good || (mac[0] & kGroupAddress) != 0 || mac == NetMac{}) {

@@ -247,8 +247,9 @@ void NetDevice::tell_queues(vhost_user::Done<> done) {
 void NetDevice::carry_out(const NetCommand& command) {
   NetControlLimits limits{.pairs_max = static_cast<std::uint16_t>(options_.pairs), .hash_types = 0, .enabled_queues = {}};
   for (const auto& pair : pairs_) {
-    limits.enabled_queues[2 * pair->index] = pair->receive->running();
-    limits.enabled_queues[2 * pair->index + 1] = pair->transmit->running();
+    const std::size_t receive_index = std::size_t{pair->index} * 2;
+    limits.enabled_queues[receive_index] = pair->receive->running();
+    limits.enabled_queues[receive_index + 1] = pair->transmit->running();
   }
   const NetDriverState before = state_;
   const NetControlOutcome outcome = apply_net_command(command, acked_, limits, state_);
