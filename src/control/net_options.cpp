@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "base/limits.hpp"
@@ -91,8 +92,8 @@ Result<NetMac> parse_mac(std::string_view text) {
   bool good = text.size() == kTextBytes;
   for (std::size_t i = 0; good && i < mac.size(); ++i) {
     const std::string_view byte = text.substr(3 * i, 2);
-    const char* const end = byte.data() + byte.size();
-    good = std::from_chars(byte.data(), end, mac[i], 16).ptr == end &&
+    const auto [end, error] = std::from_chars(byte.data(), byte.data() + byte.size(), mac[i], 16);
+    good = error == std::errc{} && end == byte.data() + byte.size() &&
            (i + 1 == mac.size() || text[3 * i + 2] == ':' || text[3 * i + 2] == '-');
   }
   if (!good || (mac[0] & kGroupAddress) != 0 || mac == NetMac{}) {
