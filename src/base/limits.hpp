@@ -68,6 +68,15 @@ inline constexpr std::int32_t kNetReceiveBudget = 4 * kPumpBudget;  // in the un
 inline constexpr std::size_t kNetTransmitSegments = 2048;  // of a batch. A frame of more is refused: Linux has 19 at most
 inline constexpr std::size_t kNetReceiveBuffers = 1024;    // lent or filled at a time: 64 KiB in buffers of 64 bytes
 inline constexpr std::size_t kNetReceiveSegments = 4096;   // of those, about
+inline constexpr std::size_t kNetMacTableMax = 64;      // addresses of one kind that are told apart; who lists more gets all
+                                                        // frames of that kind, as §5.1.6.5.2 allows and others do it
+inline constexpr std::size_t kNetRssTableMax = 128;     // entries of rss_max_indirection_table_length; the least that the
+                                                        // specification allows, and all that Linux uses
+inline constexpr std::uint32_t kNetSegmentsMax = 1366;  // of one frame: 64 KiB in the smallest segments that TCP is used
+                                                        // with (48 bytes, Linux). One chain makes that much work
+inline constexpr std::size_t kNetHeadBytesMax = 256;  // of a frame that are looked at: enough for two tags, the longest IPv4
+                                                      // and TCP headers, or IPv6 with more extension headers than are in use
+inline constexpr std::size_t kNetExtensionHeadersMax = 8;  // of IPv6: a packet with more isn't looked into any further
 
 static_assert(std::size_t{kNetPairsMax} * 2 + 1 <= kQueuesPerDeviceMax &&
               std::size_t{kNetPairsWithoutControlMax} * 2 == kQueuesPerDeviceMax);

@@ -97,6 +97,14 @@ std::string explain(const CLI::App& app, const Chosen& chosen, const CLI::ParseE
       return fmt::format("a command is missing: {}", enumerate(commands, "or"));
     }
   }
+  constexpr std::string_view kIsRequired = " is required";
+  if (is_required && text.ends_with(kIsRequired)) {
+    const std::string footer = chosen.app->get_footer();  // of --help, which ends in examples
+    const std::size_t examples = footer.find("Example");
+    return fmt::format("{} is missing{}{}", text.substr(0, text.size() - kIsRequired.size()),
+                       examples == std::string::npos ? "" : "\n",
+                       examples == std::string::npos ? "" : footer.substr(examples));
+  }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     const std::string name = text.substr(0, text.find(": "));
     if (text.ends_with(" missing")) {

@@ -114,9 +114,17 @@ int add_net(const CtlArguments& arguments) {
   return post_device(arguments, "/v1/nets", net_to_json(*net));
 }
 
+constexpr const char* kAddExamples =
+    "Examples:\n"
+    "  ringway ctl add --disk path=disk.img,socket=/run/vm1-disk.sock\n"
+    "  ringway ctl add --net tap=tap0,socket=/run/vm1-net.sock";
+
 int add(const CtlArguments& arguments) {
   if (arguments.disk.empty() == arguments.net.empty()) {
-    print_error("give a disk (path=disk.img,socket=/run/vm1-disk.sock) or --net tap=tap0,socket=/run/vm1-net.sock");
+    print_error(fmt::format("{}\n{}\nTry `ringway ctl add --help`.",
+                            arguments.net.empty() ? "a disk or a network card is missing"
+                                                  : "a disk and a network card are given; add one after the other",
+                            kAddExamples));
     return kExitUsage;
   }
   return arguments.net.empty() ? add_disk(arguments) : add_net(arguments);
@@ -188,24 +196,31 @@ void add_ctl(CLI::App& app, int& exit_code) {
   simple("workers", "What the worker threads do", "/v1/workers", workers_table);
 
   CLI::App* add_app = ctl->add_subcommand("add", "Add a disk or a network card");
-  add_app->add_option("disk", arguments->disk, "As --disk of `ringway serve`: path=disk.img,socket=/run/vm1.sock,...");
+  add_app
+      ->add_option("disk,--disk", arguments->disk,
+                   "As --disk of `ringway serve`: path=disk.img,socket=/run/vm1.sock,...; --disk may be left out")
+      ->type_name("KEY=VALUE,...");
   add_app->add_option("--net", arguments->net, "As --net of `ringway serve`: tap=tap0,socket=/run/vm1-net.sock,...")
       ->type_name("KEY=VALUE,...");
-  add_app->footer("Keys of a disk:\n" + disk_keys_help() + "\nKeys of a network card:\n" + net_keys_help());
+  add_app->footer("Keys of a disk:\n" + disk_keys_help() + "\nKeys of a network card:\n" + net_keys_help() + "\n" +
+                  kAddExamples);
   add_app->callback([arguments, &exit_code] { exit_code = add(*arguments); });
 
   CLI::App* remove_app = ctl->add_subcommand("remove", "Remove a disk or a network card; its front-end is disconnected");
   remove_app->add_option("name", arguments->name, "The device's name")->required();
+  remove_app->footer("Example:\n  ringway ctl remove data");
   remove_app->callback([arguments, &exit_code] { exit_code = remove(*arguments); });
 
   CLI::App* link_app = ctl->add_subcommand("link", "Show the guest of a network card that its link is up or down");
   link_app->add_option("name", arguments->name, "The card's name")->required();
   link_app->add_option("state", arguments->link, "up or down")->required()->check(one_of({"up", "down"}));
+  link_app->footer("Example:\n  ringway ctl link tap0 down");
   link_app->callback([arguments, &exit_code] { exit_code = set_link(*arguments); });
 
   CLI::App* resize_app = ctl->add_subcommand("resize", "Resize a disk, or look at its image again");
   resize_app->add_option("name", arguments->name, "The disk's name")->required();
   resize_app->add_option("size", arguments->size, "The new size, such as 20G; none: whatever the image has now");
+  resize_app->footer("Examples:\n  ringway ctl resize data 20G\n  ringway ctl resize data");
   resize_app->add_flag("--shrink", arguments->shrink, "The size may be smaller than the disk is: what lies beyond is lost");
   resize_app->callback([arguments, &exit_code] { exit_code = resize(*arguments); });
 

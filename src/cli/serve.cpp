@@ -107,6 +107,11 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
   if (config.api_socket.empty()) {
     config.api_socket = default_api_path();
   }
+  if (config.disks.empty() && config.nets.empty() && config.api_socket == "off") {
+    return fail(
+        "nothing to serve, and without the API nothing can be added: give a --disk or --net, or a path to --api (in the "
+        "file: socket in [api]) instead of off");
+  }
   return config;
 }
 
@@ -196,7 +201,7 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->add_option(
           "--cpus", arguments->cpus,
           "CPUs for the workers, such as 0,1 or 2-5 (default: any): one worker on each, or with more --workers than "
-          "CPUs in turn")
+          "CPUs in turn; fewer --workers than CPUs are refused")
       ->type_name("LIST");
   serve_app
       ->add_option(
@@ -226,6 +231,8 @@ void add_serve(CLI::App& app, int& exit_code) {
   serve_app->footer(
       "Keys of --disk, of [[disk]] and of the API:\n" + disk_keys_help() +
       "\nKeys of --net, of [[net]] and of the API; each card has one port:\n" + net_keys_help() +
+      "\nOther keys of --config; the option overrides the key (--engine, --log and --no-disks have none):\n" +
+      host_keys_help() +
       "\nExamples:\n"
       "  ringway serve --disk path=disk.img,socket=/run/vm1-disk.sock\n"
       "  ringway serve --disk path=disk.img,socket=/run/vm1-disk.sock --net tap=tap0,socket=/run/vm1-net.sock,queues=4\n"

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -17,9 +18,11 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <tuple>
 
 #include "control/api_client.hpp"
+#include "control/config.hpp"
 #include "control/test_host.hpp"
 #include "driver/test_driver.hpp"
 #include "driver/test_net_driver.hpp"
@@ -33,7 +36,8 @@ using ::testing::StartsWith;
 // One run of `ringway`.
 class Program {
  public:
-  explicit Program(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+  // `files_max`: of its open files (ulimit -n); 0: as many as we.
+  explicit Program(std::vector<std::string> arguments, std::vector<std::string> environment = {}, rlim_t files_max = 0) {
     int out[2];
     int err[2];
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
@@ -56,6 +60,9 @@ class Program {
       dup2(err_end.get(), STDERR_FILENO);
       for (std::string& setting : environment) {
         putenv(setting.data());
+      }
+      if (const rlimit limit{files_max, files_max}; files_max != 0 && setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        _exit(126);
       }
       execv(program.c_str(), argv.data());
       _exit(127);
@@ -196,7 +203,10 @@ TEST_F(Serve, BadCommandLines) {
        "--net: a network card needs a port for its frames: tap=<interface>, null, loop or source"},
       {{"serve", "--nte", "x"}, "unknown option '--nte' (did you mean '--net'?)\nTry `ringway serve --help`."},
       {{"serve", "--net", "fds=999,socket=s"}, "fds: descriptor 999 is not open; whoever starts ringway has to pass it on"},
-      {{"ctl", "add"}, "give a disk (path=disk.img,socket=/run/vm1-disk.sock) or --net tap=tap0,socket=/run/vm1-net.sock"},
+      {{"serve", "--no-disks", "--api", "off"},
+       "nothing to serve, and without the API nothing can be added: give a --disk or --net, or a path to --api (in the "
+       "file: "
+       "socket in [api]) instead of off"},
       {{"ctl", "link", "n", "sideways"},
        "state: 'sideways' is not allowed; give up or down\nTry `ringway ctl link --help`."},
       {{"serve", "--disk", "path=a,sokcet=b"},
@@ -226,6 +236,36 @@ TEST_F(Serve, BadCommandLines) {
     EXPECT_EQ(ended.status, 2) << message;
     EXPECT_EQ(ended.err, "ringway: " + message + "\n");
     EXPECT_EQ(ended.out, "");
+  }
+}
+
+TEST_F(Serve, AMissingArgumentOfCtlIsShownInAnExample) {
+  const std::string add =
+      "Examples:\n"
+      "  ringway ctl add --disk path=disk.img,socket=/run/vm1-disk.sock\n"
+      "  ringway ctl add --net tap=tap0,socket=/run/vm1-net.sock\n"
+      "Try `ringway ctl add --help`.";
+  const std::string remove = "Example:\n  ringway ctl remove data\nTry `ringway ctl remove --help`.";
+  const std::string link = "Example:\n  ringway ctl link tap0 down\nTry `ringway ctl link --help`.";
+  const std::string resize =
+      "Examples:\n  ringway ctl resize data 20G\n  ringway ctl resize data\nTry `ringway ctl resize --help`.";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"ctl", "add"}, "a disk or a network card is missing\n" + add},
+      {{"ctl", "add", "path=a,socket=b", "--net", "loop,socket=c"},
+       "a disk and a network card are given; add one after the other\n" + add},
+      {{"ctl", "add", "--disk"}, "--disk: a value is missing\nTry `ringway ctl add --help`."},
+      {{"ctl", "remove"}, "name is missing\n" + remove},
+      {{"ctl", "link"}, "name is missing\n" + link},
+      {{"ctl", "link", "tap0"}, "state is missing\n" + link},
+      {{"ctl", "resize"}, "name is missing\n" + resize},
+      {{"ctl", "resize", "--shrink"}, "name is missing\n" + resize},
+      {{"bench", "cacheline"},
+       "--cpus is missing\nExample:\n  ringway bench cacheline --cpus 0,1\nTry `ringway bench cacheline --help`."},
+  };
+  for (const auto& [line, message] : cases) {
+    const Ended ended = run(line);
+    EXPECT_EQ(ended.status, 2) << message;
+    EXPECT_EQ(ended.err, "ringway: " + message + "\n");
   }
 }
 
@@ -370,7 +410,7 @@ TEST_F(Serve, EachCpuThatIsNamedGetsAWorker) {
       {{"--config", file("count.toml"), "--cpus", both}, "2 workers: "},
       {{"--config", file("cpus.toml"), "--workers", "1"}, " 1 worker: "}};
   for (const auto& [options, workers] : cases) {
-    std::vector<std::string> line = {"serve", "--no-disks", "--api", "off"};
+    std::vector<std::string> line = {"serve", "--no-disks", "--api", file("api.sock")};
     line.insert(line.end(), options.begin(), options.end());
     Program program(line);
     ASSERT_TRUE(program.wait_for("ready: 0 disks\n")) << program.err();
@@ -380,7 +420,7 @@ TEST_F(Serve, EachCpuThatIsNamedGetsAWorker) {
   }
   for (const std::vector<std::string>& options :
        {std::vector<std::string>{"--cpus", both, "--workers", "1"}, {"--config", file("count.toml")}}) {
-    std::vector<std::string> line = {"serve", "--no-disks", "--api", "off"};
+    std::vector<std::string> line = {"serve", "--no-disks", "--api", file("api.sock")};
     line.insert(line.end(), options.begin(), options.end());
     const Ended ended = run(line);
     EXPECT_EQ(ended.status, 2);
@@ -394,6 +434,30 @@ TEST_F(Serve, AValueOfTheWrongTypeInTheFileIsShownAsItShouldBe) {
   EXPECT_EQ(ended.status, 2);
   EXPECT_THAT(ended.err, StartsWith("ringway: " + file("host.toml") + ":2:8: path: /srv/a.img is not in quotes; give "));
   EXPECT_THAT(ended.err, HasSubstr(", written path = \"/srv/a.img\"\n"));
+}
+
+// What the parser takes is what it lists for a key that it doesn't know.
+TEST_F(Serve, HelpNamesEveryKeyOfTheFile) {
+  const std::string help = run({"serve", "--help"}).out;
+  std::size_t keys = 0;
+  for (const auto& [opening, before] : {std::pair<std::string, std::string>{"", "\n  "},
+                                        {"[workers]\n", "\n  [workers] "},
+                                        {"[api]\n", "\n  [api] "},
+                                        {"[[disk]]\n", "\n  "},
+                                        {"[[net]]\n", "\n  "}}) {
+    const Result<ServeConfig> refused = parse_config(opening + "bananas = 1\n", "h.toml");
+    ASSERT_FALSE(refused);
+    constexpr std::string_view kAllowed = "allowed: ";
+    const std::string& message = refused.error().message;
+    ASSERT_THAT(message, HasSubstr(kAllowed));
+    std::istringstream names(message.substr(message.find(kAllowed) + kAllowed.size()));
+    for (std::string name; std::getline(names >> std::ws, name, ',');) {
+      const bool is_section = opening.empty() && name != "stop-deadline";
+      EXPECT_THAT(help, HasSubstr(is_section ? "[" + name + "]" : before + name + " ")) << message;
+      ++keys;
+    }
+  }
+  EXPECT_GT(keys, 40U);
 }
 
 TEST_F(Serve, HelpTeaches) {
@@ -607,6 +671,27 @@ TEST_F(Serve, CtlDoesWhatTheApiDoes) {
   EXPECT_EQ(gone.status, 1);
   EXPECT_EQ(gone.err,
             "ringway: no ringway answers at '" + api + "'; start one with `ringway serve`, or name its socket with --api\n");
+}
+
+// Each one added makes it a little worse.
+TEST_F(Serve, TooFewDescriptorsAreNotToldOfWithEachDevice) {
+  const std::string api = file("api.sock");
+  constexpr rlim_t kFilesMax = 600;
+  Program program({"serve", "--api", api, "--disk", disk()}, {}, kFilesMax);
+  ASSERT_TRUE(program.wait_for("ready: 1 disk\n")) << program.err();
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = fmt::format("d{}", i);
+    EXPECT_EQ(run({"ctl", "--api", api, "add", "--disk", "path=null:1M,name=" + name + ",socket=" + file(name)}).out,
+              fmt::format("added '{}'\n", name));
+  }
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 0);
+  std::size_t told = 0;
+  for (std::size_t at = 0; (at = program.err().find("the limit of open files leaves ", at)) != std::string::npos; ++at) {
+    ++told;
+  }
+  EXPECT_GE(told, 1U) << program.err();
+  EXPECT_LE(told, 4U) << program.err();
 }
 
 TEST_F(Serve, CtlDoesTheSameWithNetworkCards) {

@@ -61,6 +61,7 @@ enum class ValueKind : std::uint8_t {
   on_off,            // in --disk and --net it may stand without a value, for "on"
   number_or_on_off,  // as well
   octal,             // text, or in TOML a number that is written in octal
+  text_or_off,       // text, among which "off" is a word of its own
   number_or_text,
 };
 bool may_stand_alone(ValueKind kind) {
@@ -394,9 +395,11 @@ std::vector<std::string_view> key_names() {
   return names;
 }
 
-std::unexpected<Error> unknown_key(std::string_view key, const std::vector<std::string_view>& known,
-                                   std::string_view where) {
-  return fail(fmt::format("unknown key '{}' {}{}; allowed: {}", key, where, suggestion(key, known), fmt::join(known, ", ")));
+// `remark`, if there is one, tells more than the key that was probably meant.
+std::unexpected<Error> unknown_key(std::string_view key, const std::vector<std::string_view>& known, std::string_view where,
+                                   const std::string& remark = "") {
+  return fail(fmt::format("unknown key '{}' {}{}; allowed: {}", key, where, remark.empty() ? suggestion(key, known) : remark,
+                          fmt::join(known, ", ")));
 }
 
 std::unexpected<Error> bad_value(std::string_view key, std::string_view value, std::string_view allowed) {
@@ -404,14 +407,10 @@ std::unexpected<Error> bad_value(std::string_view key, std::string_view value, s
 }
 
 template <typename Options>
-std::unexpected<Error> unknown_key_of(std::string_view key) {
+std::unexpected<Error> unknown_key_of(std::string_view key, const std::string& remark = "") {
   using Other = std::conditional_t<std::is_same_v<Options, DiskOptions>, NetOptions, DiskOptions>;
-  const std::string where = fmt::format("of a {}", Described<Options>::kNoun);
-  if (find_key<Other>(key) == nullptr) {
-    return unknown_key(key, key_names<Options>(), where);
-  }
-  return fail(fmt::format("unknown key '{}' {} (a {} has it); allowed: {}", key, where, Described<Other>::kNoun,
-                          fmt::join(key_names<Options>(), ", ")));
+  return unknown_key(key, key_names<Options>(), fmt::format("of a {}", Described<Options>::kNoun),
+                     find_key<Other>(key) != nullptr ? fmt::format(" (a {} has it)", Described<Other>::kNoun) : remark);
 }
 
 // `value` is absent for a key that stands alone.
@@ -449,6 +448,9 @@ std::string right_form(const Key& key, const WrongValue& wrong) {
   }
   if (const std::optional<bool> on = parse_switch(text); on && key.kind == ValueKind::number_or_on_off) {
     return *on ? "true" : "false";
+  }
+  if (const std::optional<bool> on = parse_switch(text); on && key.kind == ValueKind::text_or_off) {
+    return *on ? std::string(key.example) : R"("off")";
   }
   if (!wrong.is_scalar || !key.takes(text)) {
     return std::string(key.example);
@@ -597,20 +599,43 @@ bool parses(std::string_view text) {
   return Parse(text).has_value();
 }
 
-constexpr Key kStopDeadline = {"stop-deadline", ValueKind::text, kDurationAllowed, R"("5s")", parses<parse_duration>};
-constexpr Key kApiSocket = {"socket", ValueKind::text, R"(the path of a Unix socket, or "off")", R"("/run/ringway.sock")",
-                            [](std::string_view text) { return !text.empty(); }};
-constexpr std::array kWorkersKeys = {
-    Key{"count", ValueKind::number, "a number from 1 to 256", "2", parses<parse_workers>},
-    Key{"cpus", ValueKind::number_or_text, kCpusAllowed, "[2, 3]", parses<parse_cpus>},
-    Key{"poll", ValueKind::text, "never, always, or a time such as fixed=50us", R"("fixed=50us")",
-        parses<parse_poll_policy>},
-    Key{"engine", ValueKind::text, "auto, io_uring or epoll", R"("auto")", parses<parse_loop_engine>},
+// A key of the file that belongs to no device.
+struct HostKey : Key {
+  std::string_view section;  // as it stands in brackets; empty: the top level
+  std::string_view option;   // of the command line, which says the same
 };
+constexpr HostKey kStopDeadline = {
+    {"stop-deadline", ValueKind::text, kDurationAllowed, R"("5s")", parses<parse_duration>}, "", "--stop-deadline"};
+constexpr HostKey kApiSocket = {{"socket", ValueKind::text_or_off, R"(the path of a Unix socket, or "off")",
+                                 R"("/run/ringway.sock")", [](std::string_view text) { return !text.empty(); }},
+                                "api",
+                                "--api"};
+constexpr HostKey kWorkersCount = {
+    {"count", ValueKind::number, "a number from 1 to 256", "2", parses<parse_workers>}, "workers", "--workers"};
 static_assert(limits::kWorkersMax == 256);
+constexpr HostKey kWorkersCpus = {
+    {"cpus", ValueKind::number_or_text, kCpusAllowed, "[2, 3]", parses<parse_cpus>}, "workers", "--cpus"};
+constexpr HostKey kWorkersPoll = {
+    {"poll", ValueKind::text, "never, always, or a time such as fixed=50us", R"("fixed=50us")", parses<parse_poll_policy>},
+    "workers",
+    "--poll"};
+constexpr HostKey kWorkersLoop = {
+    {"loop", ValueKind::text, "auto, io_uring or epoll", R"("auto")", parses<parse_loop_engine>}, "workers", "--loop"};
+constexpr std::array kHostKeys = {kStopDeadline, kWorkersCount, kWorkersCpus, kWorkersPoll, kWorkersLoop, kApiSocket};
+constexpr std::array<std::string_view, 4> kSections = {"workers", "api", "disk", "net"};
 
-const Key& workers_key(std::string_view name) {
-  return *std::ranges::find(kWorkersKeys, name, &Key::name);
+// What may stand in a section that is no device's.
+std::vector<std::string_view> host_key_names(std::string_view section) {
+  std::vector<std::string_view> names;
+  for (const HostKey& key : kHostKeys) {
+    if (key.section == section) {
+      names.push_back(key.name);
+    }
+  }
+  if (section.empty()) {
+    names.insert(names.end(), kSections.begin(), kSections.end());
+  }
+  return names;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -627,12 +652,38 @@ const Key* find_toml_key(std::string_view section, std::string_view name) {
   if (section == "net") {
     return find_key<NetOptions>(name);
   }
-  if (section == "workers") {
-    const auto* key = std::ranges::find(kWorkersKeys, name, &Key::name);
-    return key == kWorkersKeys.end() ? nullptr : key;
+  const auto* key =
+      std::ranges::find_if(kHostKeys, [&](const HostKey& each) { return each.section == section && each.name == name; });
+  return key == kHostKeys.end() ? nullptr : key;
+}
+
+// Where a key belongs that stands in a section without one of that name, as words behind the error; empty: nowhere.
+std::string right_place(std::string_view section, std::string_view name) {
+  if (section == "workers" && name == "engine") {
+    return " (the engine of the workers' loops is called 'loop', as in --loop; that of an image belongs into its [[disk]])";
   }
-  const Key* only = section.empty() ? &kStopDeadline : section == "api" ? &kApiSocket : nullptr;
-  return only != nullptr && only->name == name ? only : nullptr;
+  if (name == "log" || name == "no-disks" || name == "config") {
+    return fmt::format(" (the command line only has it: --{})", name);
+  }
+  if (section.empty() && name == "engine") {
+    return " (that of an image belongs into its [[disk]], or is --engine for all of them; that of the workers' loops is "
+           "'loop' in [workers])";
+  }
+  std::vector<std::string> places;
+  for (const HostKey& key : kHostKeys) {
+    if (key.name == name) {
+      places.push_back(key.section.empty() ? "at the top, before the first [section]" : fmt::format("in [{}]", key.section));
+    }
+  }
+  // A device's own error tells of the other kind of device.
+  if (section != "disk" && section != "net") {
+    for (const std::string_view kind : {"disk", "net"}) {
+      if (find_toml_key(kind, name) != nullptr) {
+        places.push_back(fmt::format("in a [[{}]]", kind));
+      }
+    }
+  }
+  return places.empty() ? "" : fmt::format(" (it belongs {})", fmt::join(places, " or "));
 }
 
 // What is wrong with a line that isn't TOML, if it is a value of ours in another notation: a path without quotes, `ro = on`,
@@ -666,7 +717,8 @@ std::optional<std::string> explain_line(std::string_view toml_text, std::size_t 
   if (toml::parse(fmt::format("value = {}", value))) {
     return std::nullopt;  // something else is wrong with the line, such as a key that was given before
   }
-  const bool is_text = key->kind == ValueKind::text || key->kind == ValueKind::number_or_text;
+  const bool is_text =
+      key->kind == ValueKind::text || key->kind == ValueKind::text_or_off || key->kind == ValueKind::number_or_text;
   return wrong_in_toml(*key, {std::string(value), is_text ? "not in quotes" : "not a value in TOML"});
 }
 
@@ -695,7 +747,7 @@ class TomlReader {
 
   Result<ServeConfig> read(const toml::table& root) {
     ServeConfig config;
-    RW_TRY(check_keys(root, {"workers", "api", "stop-deadline", "disk", "net"}, "at the top level"));
+    RW_TRY(check_keys(root, "", "at the top level"));
     if (const toml::node* node = root.get(kStopDeadline.name)) {
       RW_TRY(take<Duration>(*node, kStopDeadline, parse_duration, config.stop_deadline));
     }
@@ -719,10 +771,11 @@ class TomlReader {
   }
 
  private:
-  Result<> check_keys(const toml::table& table, const std::vector<std::string_view>& known, std::string_view where) {
+  Result<> check_keys(const toml::table& table, std::string_view section, std::string_view where) {
+    const std::vector<std::string_view> known = host_key_names(section);
     for (const auto& [key, node] : table) {
       if (std::ranges::find(known, key.str()) == known.end()) {
-        return fail_at(key.source(), unknown_key(key.str(), known, where).error().message);
+        return fail_at(key.source(), unknown_key(key.str(), known, where, right_place(section, key.str())).error().message);
       }
     }
     return {};
@@ -774,35 +827,34 @@ class TomlReader {
 
   Result<> read_workers(const toml::node& node, ServeConfig& config) {
     RW_TRY_ASSIGN(const toml::table* table, table_of(node, "workers"));
-    RW_TRY(check_keys(*table, {"count", "cpus", "poll", "engine"}, "in [workers]"));
-    if (const toml::node* count = table->get("count")) {
-      RW_TRY(take(*count, workers_key("count"), parse_workers, config.worker_count));
+    RW_TRY(check_keys(*table, "workers", "in [workers]"));
+    if (const toml::node* count = table->get(kWorkersCount.name)) {
+      RW_TRY(take(*count, kWorkersCount, parse_workers, config.worker_count));
     }
-    if (const toml::node* cpus = table->get("cpus")) {
+    if (const toml::node* cpus = table->get(kWorkersCpus.name)) {
       RW_TRY(read_cpus(*cpus, config.workers.cpus));
     }
-    if (const toml::node* poll = table->get("poll")) {
-      RW_TRY_ASSIGN(config.workers.poll, scalar(*poll, workers_key("poll")));
+    if (const toml::node* poll = table->get(kWorkersPoll.name)) {
+      RW_TRY_ASSIGN(config.workers.poll, scalar(*poll, kWorkersPoll));
       if (const Result<PollPolicy> policy = parse_poll_policy(config.workers.poll); !policy) {
         return fail_at(poll->source(), fmt::format("poll: {}", policy.error().message));
       }
     }
-    if (const toml::node* engine = table->get("engine")) {
-      RW_TRY(take(*engine, workers_key("engine"), parse_loop_engine, config.workers.engine));
+    if (const toml::node* loop = table->get(kWorkersLoop.name)) {
+      RW_TRY(take(*loop, kWorkersLoop, parse_loop_engine, config.workers.engine));
     }
     return {};
   }
 
   Result<> read_cpus(const toml::node& node, std::vector<int>& cpus) {
-    const Key& key = workers_key("cpus");
     const toml::array* list = node.as_array();
     if (list == nullptr) {
-      return take(node, key, parse_cpus, cpus);
+      return take(node, kWorkersCpus, parse_cpus, cpus);
     }
     cpus.clear();
     for (const toml::node& item : *list) {
       std::vector<int> some;
-      RW_TRY(take(item, key, parse_cpus, some));
+      RW_TRY(take(item, kWorkersCpus, parse_cpus, some));
       cpus.insert(cpus.end(), some.begin(), some.end());
     }
     return {};
@@ -810,7 +862,7 @@ class TomlReader {
 
   Result<> read_api(const toml::node& node, ServeConfig& config) {
     RW_TRY_ASSIGN(const toml::table* table, table_of(node, "api"));
-    RW_TRY(check_keys(*table, {kApiSocket.name}, "in [api]"));
+    RW_TRY(check_keys(*table, "api", "in [api]"));
     if (const toml::node* socket = table->get(kApiSocket.name)) {
       RW_TRY_ASSIGN(config.api_socket, scalar(*socket, kApiSocket));
       if (config.api_socket.empty()) {
@@ -828,19 +880,19 @@ class TomlReader {
                                                 Described<Options>::kNoun, section));
     }
     for (const toml::node& item : *list) {
-      RW_TRY_ASSIGN(Options device, read_device<Options>(*item.as_table()));
+      RW_TRY_ASSIGN(Options device, read_device<Options>(*item.as_table(), section));
       devices.push_back(std::move(device));
     }
     return {};
   }
 
   template <typename Options>
-  Result<Options> read_device(const toml::table& table) {
+  Result<Options> read_device(const toml::table& table, std::string_view section) {
     Options device;
     for (const auto& [key, value] : table) {
       const OptionKey<Options>* known = find_key<Options>(key.str());
       if (known == nullptr) {
-        return fail_at(key.source(), unknown_key_of<Options>(key.str()).error().message);
+        return fail_at(key.source(), unknown_key_of<Options>(key.str(), right_place(section, key.str())).error().message);
       }
       RW_TRY_ASSIGN(const std::string text, scalar(value, *known));
       if (Result<> set = set_key(device, key.str(), text); !set) {
@@ -1093,6 +1145,17 @@ Result<LoopEngine> parse_loop_engine(std::string_view text) {
     return LoopEngine::epoll;
   }
   return fail(fmt::format("'{}' is not allowed; give auto, io_uring or epoll", text));
+}
+
+std::string host_keys_help() {
+  std::string help;
+  for (const HostKey& key : kHostKeys) {
+    const bool at_top = key.section.empty();
+    help += fmt::format("  {:<17} as {}, such as {} = {}{}\n",
+                        at_top ? std::string(key.name) : fmt::format("[{}] {}", key.section, key.name), key.option, key.name,
+                        key.example, at_top ? "; before the first [section]" : "");
+  }
+  return help;
 }
 
 std::string disk_keys_help() {

@@ -63,7 +63,10 @@ struct ServeConfig {
 // "auto", "io_uring", "epoll"
 [[nodiscard]] Result<LoopEngine> parse_loop_engine(std::string_view text);
 
-// The keys of a device with what each takes and does, one a line: for --help.
+// The keys of the configuration file that belong to no device, each with its section and the option of the command line
+// that says the same, one a line: for --help.
+[[nodiscard]] std::string host_keys_help();
+// The keys of a device with what each takes and does, in the same way.
 [[nodiscard]] std::string disk_keys_help();
 [[nodiscard]] std::string net_keys_help();
 

@@ -350,7 +350,7 @@ stop-deadline = "750ms"
 count = 2
 cpus = [2, "4-5"]
 poll = "fixed=50us"
-engine = "epoll"
+loop = "epoll"
 [api]
 socket = "/run/other.sock"
 [[disk]]
@@ -403,13 +403,13 @@ TEST(Toml, AnEmptyFileIsTheDefaults) {
 TEST(Toml, EachErrorNamesLineAndColumn) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[workers]\ncuont = 2\n",
-       "h.toml:2:1: unknown key 'cuont' in [workers] (did you mean 'count'?); allowed: count, cpus, poll, engine"},
+       "h.toml:2:1: unknown key 'cuont' in [workers] (did you mean 'count'?); allowed: count, cpus, poll, loop"},
       {"[worker]\n",
-       "h.toml:1:2: unknown key 'worker' at the top level (did you mean 'workers'?); allowed: workers, api, stop-deadline, "
+       "h.toml:1:2: unknown key 'worker' at the top level (did you mean 'workers'?); allowed: stop-deadline, workers, api, "
        "disk, net"},
       {"[workers]\n\ncount = 0\n", "h.toml:3:9: count: '0' is not allowed; give a number from 1 to 256"},
       {"[workers]\ncpus = \"a\"\n", "h.toml:2:8: cpus: 'a' is not allowed; give CPU numbers such as 0,2 or 4-7"},
-      {"[workers]\nengine = 'uring'\n", "h.toml:2:10: engine: 'uring' is not allowed; give auto, io_uring or epoll"},
+      {"[workers]\nloop = 'uring'\n", "h.toml:2:8: loop: 'uring' is not allowed; give auto, io_uring or epoll"},
       {"workers = 3\n", "h.toml:1:11: 'workers' must be a table, written as [workers]"},
       {"[api]\nsocket = ''\n", "h.toml:2:10: socket: '' is not allowed; give the path of a Unix socket, or \"off\""},
       {"[disk]\npath = 'a'\n", "h.toml:1:1: disks are written as [[disk]], with two brackets, once for each disk"},
@@ -476,8 +476,7 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
        "cpus: true is true or false; give CPU numbers such as 0,2 or 4-7, written cpus = [2, 3]"},
       {"[workers]", "poll = 50",
        R"(poll: 50 is a number; give never, always, or a time such as fixed=50us, written poll = "fixed=50us")"},
-      {"[workers]", "engine = false",
-       R"(engine: false is true or false; give auto, io_uring or epoll, written engine = "auto")"},
+      {"[workers]", "loop = false", R"(loop: false is true or false; give auto, io_uring or epoll, written loop = "auto")"},
       {"[api]", "socket = 5", R"(socket: 5 is a number; give the path of a Unix socket, or "off", written socket = "5")"},
       {"", "stop-deadline = 5",
        "stop-deadline: 5 is a number; give a number with its unit (ns, us, ms or s), such as 5s or 500ms, written "
@@ -496,8 +495,7 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
       {"[[disk]]", "queues = 04", "queues: 04 is not a value in TOML; give a number from 1 to 64, written queues = 4"},
       {"[workers]", "cpus = 0,1",
        R"(cpus: 0,1 is not in quotes; give CPU numbers such as 0,2 or 4-7, written cpus = "0,1")"},
-      {"[workers]", "engine = epoll",
-       R"(engine: epoll is not in quotes; give auto, io_uring or epoll, written engine = "epoll")"},
+      {"[workers]", "loop = epoll", R"(loop: epoll is not in quotes; give auto, io_uring or epoll, written loop = "epoll")"},
       {"[ api ]", "socket = off",
        R"(socket: off is not in quotes; give the path of a Unix socket, or "off", written socket = "off")"},
       {"", "stop-deadline = 5s",
@@ -529,6 +527,73 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
     const std::string error = error_of(parse_config(fmt::format("[[disk]]\n{}\n", twice), "h.toml"));
     EXPECT_THAT(error, ::testing::StartsWith("h.toml:3:")) << twice;
     EXPECT_THAT(error, ::testing::HasSubstr("redefine")) << twice;
+  }
+}
+
+// "false" would be a path.
+TEST(Toml, NoApiIsAdvisedAsTheWordThatMeansIt) {
+  constexpr std::string_view kAllowed = R"(give the path of a Unix socket, or "off", written )";
+  const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
+      {"false", "false is true or false", "off"},
+      {"no", "no is not in quotes", "off"},
+      {"off", "off is not in quotes", "off"},
+      {"true", "true is true or false", "/run/ringway.sock"},
+      {"on", "on is not in quotes", "/run/ringway.sock"},
+      {"['/run/a.sock']", "[...] is a list", "/run/ringway.sock"},
+      {"{path='/run/a.sock'}", "{...} is a table", "/run/ringway.sock"},
+  };
+  for (const auto& [given, what, advised] : cases) {
+    const std::string line = fmt::format("socket = \"{}\"", advised);
+    EXPECT_THAT(error_of(parse_config(fmt::format("[api]\nsocket = {}\n", given), "h.toml")),
+                ::testing::EndsWith(fmt::format(": socket: {}; {}{}", what, kAllowed, line)));
+    const Result<ServeConfig> config = parse_config(fmt::format("[api]\n{}\n", line), "h.toml");
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(config->api_socket, advised);
+  }
+}
+
+TEST(Toml, AKeyInTheWrongPlaceIsToldItsPlace) {
+  constexpr std::string_view kTop = "stop-deadline, workers, api, disk, net";
+  constexpr std::string_view kWorkers = "count, cpus, poll, loop";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"engine = 'inline'\n",
+       fmt::format("h.toml:1:1: unknown key 'engine' at the top level (that of an image belongs into its [[disk]], or is "
+                   "--engine for all of them; that of the workers' loops is 'loop' in [workers]); allowed: {}",
+                   kTop)},
+      {"[workers]\nengine = 'epoll'\n",
+       fmt::format("h.toml:2:1: unknown key 'engine' in [workers] (the engine of the workers' loops is called 'loop', as in "
+                   "--loop; that of an image belongs into its [[disk]]); allowed: {}",
+                   kWorkers)},
+      {"log = 'debug'\n",
+       fmt::format("h.toml:1:1: unknown key 'log' at the top level (the command line only has it: --log); allowed: {}",
+                   kTop)},
+      {"[workers]\nlog = 'debug'\n",
+       fmt::format("h.toml:2:1: unknown key 'log' in [workers] (the command line only has it: --log); allowed: {}",
+                   kWorkers)},
+      {"poll = 'always'\n",
+       fmt::format("h.toml:1:1: unknown key 'poll' at the top level (it belongs in [workers]); allowed: {}", kTop)},
+      {"loop = 'epoll'\n",
+       fmt::format("h.toml:1:1: unknown key 'loop' at the top level (it belongs in [workers] or in a [[net]]); allowed: {}",
+                   kTop)},
+      {"socket = 's'\n",
+       fmt::format(
+           "h.toml:1:1: unknown key 'socket' at the top level (it belongs in [api] or in a [[disk]] or in a [[net]]); "
+           "allowed: {}",
+           kTop)},
+      {"[workers]\nstop-deadline = '5s'\n",
+       fmt::format(
+           "h.toml:2:1: unknown key 'stop-deadline' in [workers] (it belongs at the top, before the first [section]); "
+           "allowed: {}",
+           kWorkers)},
+      {"[[net]]\nloop = true\nsocket = 's'\nstop-deadline = '5s'\n",
+       fmt::format("h.toml:4:1: unknown key 'stop-deadline' of a network card (it belongs at the top, before the first "
+                   "[section]); allowed: {}",
+                   kNetKeyNames)},
+      {"[[net]]\nloop = true\nengine = 'inline'\n",
+       fmt::format("h.toml:3:1: unknown key 'engine' of a network card (a disk has it); allowed: {}", kNetKeyNames)},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_EQ(error_of(parse_config(text, "h.toml")), message) << text;
   }
 }
 

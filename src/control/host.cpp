@@ -73,17 +73,6 @@ void share_heaps_in_a_small_address_space() {
   }
 }
 
-void warn_of_descriptor_limit() {
-  const auto [wanted, possible] = ForeignHoldings::descriptor_budget();
-  if (wanted > possible) {
-    spdlog::warn(
-        "the limit of open files leaves {} to front-ends, and the devices may need {}: one of them may find too few when "
-        "others "
-        "have taken many; raise the limit (ulimit -Hn, systemd: LimitNOFILE=) by {}, or serve fewer devices",
-        possible, wanted, wanted - possible);
-  }
-}
-
 HostError refuse(HostRefusal refusal, std::string message) {
   return {refusal, std::move(message)};
 }
@@ -234,6 +223,7 @@ class Host::Daemon {
   void answer_removers(Device& device, const HostResult<>& result);
   // Of the devices, or of those that are being served only.
   [[nodiscard]] std::string counts_text(bool serving_only) const;
+  void warn_of_descriptor_limit();
   void end_if_drained();
   void on_drain_deadline();
   void finish(HostEnd end);
@@ -255,6 +245,7 @@ class Host::Daemon {
   std::vector<DiskStats> final_disk_stats_;  // of what was drained at the end
   std::vector<NetStats> final_net_stats_;
   std::uint32_t next_worker_ = 0;
+  std::uint64_t descriptors_missing_ = 0;  // as the log has it
   bool ending_ = false;
   Instant ending_since_;
   bool ended_ = false;
@@ -536,6 +527,19 @@ void Host::Daemon::start_serving(Device& device) {
   const DeviceOptions& options = device.served->options();
   spdlog::info("{}: {}, {} {}", device.served->label(), device.served->summary(), options.connect ? "connects to" : "socket",
                options.socket);
+}
+
+// Each device that is added makes it a little worse; said again when it is twice as bad.
+void Host::Daemon::warn_of_descriptor_limit() {
+  const auto [wanted, possible] = ForeignHoldings::descriptor_budget();
+  if (wanted <= possible || wanted - possible < 2 * descriptors_missing_) {
+    return;
+  }
+  descriptors_missing_ = wanted - possible;
+  spdlog::warn(
+      "the limit of open files leaves {} to front-ends, and the devices may need {}: one of them may find too few when "
+      "others have taken many; raise the limit (ulimit -Hn, systemd: LimitNOFILE=) by {}, or serve fewer devices",
+      possible, wanted, descriptors_missing_);
 }
 
 Result<> Host::Daemon::add_at_start(std::vector<std::unique_ptr<ServedDevice>> devices) {

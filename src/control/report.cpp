@@ -105,12 +105,13 @@ json latency_json(const BlkDeviceStats::Latency& latency) {
           {"max_ns", nanoseconds(latency.maximum)}};
 }
 
-json ring_json(const NetDeviceStats::Ring& ring) {
+json ring_json(const RingStats& ring) {
   return {{"running", ring.running},
           {"enabled", ring.enabled},
           {"broken", ring.broken},
           {"kicks", ring.kicks},
           {"calls", ring.calls},
+          {"calls_coalesced", ring.calls_coalesced},
           {"calls_suppressed", ring.calls_suppressed},
           {"calls_dropped", ring.calls_dropped},
           {"ring_faults", ring.ring_faults},
@@ -137,25 +138,16 @@ json queue_json(const BlkDeviceStats::Queue& queue) {
     requests[name] = queue.requests[i];
     failed[name] = queue.failed[i];
   }
-  return {{"index", queue.index},
-          {"worker", queue.worker},
-          {"running", queue.running},
-          {"enabled", queue.enabled},
-          {"broken", queue.broken},
-          {"requests", std::move(requests)},
-          {"failed", std::move(failed)},
-          {"refused", refused_json<BlkRefusal>(queue.refused)},
-          {"bytes_in", queue.bytes_in},
-          {"bytes_out", queue.bytes_out},
-          {"kicks", queue.kicks},
-          {"calls", queue.calls},
-          {"calls_suppressed", queue.calls_suppressed},
-          {"calls_dropped", queue.calls_dropped},
-          {"ring_faults", queue.ring_faults},
-          {"lost_kicks", queue.lost_kicks},
-          {"batches", queue.batches},
-          {"starved", queue.starved},
-          {"memory_lost", queue.memory_lost}};
+  json object = ring_json(queue);
+  object.update({{"index", queue.index},
+                 {"worker", queue.worker},
+                 {"requests", std::move(requests)},
+                 {"failed", std::move(failed)},
+                 {"refused", refused_json<BlkRefusal>(queue.refused)},
+                 {"bytes_in", queue.bytes_in},
+                 {"bytes_out", queue.bytes_out},
+                 {"starved", queue.starved}});
+  return object;
 }
 
 json receive_json(const NetDeviceStats::Receive& receive) {
@@ -246,11 +238,13 @@ std::string named_counts(const json& objects, std::string_view key) {
 
 // Of one ring, what anybody may count; `finished` is what a batch is made of.
 std::vector<std::string> event_columns() {
-  return {"kicks", "calls", "suppressed", "dropped", "ring faults", "lost kicks", "batches", "mean batch", "memory lost"};
+  return {"kicks",       "calls",      "coalesced", "suppressed", "dropped",
+          "ring faults", "lost kicks", "batches",   "mean batch", "memory lost"};
 }
 std::vector<std::string> events_of(const json& ring, std::uint64_t finished) {
   return {count_text(number(ring, "kicks")),
           count_text(number(ring, "calls")),
+          count_text(number(ring, "calls_coalesced")),
           count_text(number(ring, "calls_suppressed")),
           count_text(number(ring, "calls_dropped")),
           count_text(number(ring, "ring_faults")),
@@ -481,13 +475,13 @@ json net_stats_json(const NetStats& net) {
                        {"full", pair.full},
                        {"receive_errors", pair.receive_errors}}}});
   }
-  json control = ring_json(net.stats.control);
-  control["commands"] = net.stats.control.commands;
-  control["refused"] = refused_json<NetControlRefusal>(net.stats.control.refused);
-  return {{"kind", to_string(DeviceKind::net)},
-          {"name", net.name},
-          {"pairs", std::move(pairs)},
-          {"control", std::move(control)}};
+  json object = {{"kind", to_string(DeviceKind::net)}, {"name", net.name}, {"pairs", std::move(pairs)}};
+  if (net.stats.control) {
+    json& control = object["control"] = ring_json(*net.stats.control);
+    control["commands"] = net.stats.control->commands;
+    control["refused"] = refused_json<NetControlRefusal>(net.stats.control->refused);
+  }
+  return object;
 }
 
 json stats_json(const std::vector<DiskStats>& disks, const std::vector<NetStats>& nets) {

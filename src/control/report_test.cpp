@@ -42,6 +42,8 @@ DiskStats two_queues() {
   queue.batches = 10;
   queue.bytes_in = 90 * 4096;
   queue.kicks = 5;
+  queue.calls = 3;
+  queue.calls_coalesced = 7;
   disk.stats.queues[1].index = 1;
   disk.stats.queues[1].worker = 1;
   disk.stats.queues[1].broken = true;
@@ -69,9 +71,12 @@ TEST(Report, StatsTable) {
       "    4\n"
       "  1           1   broken        0 B      0 B   0    0      0       0        0             0             0       0    "
       "    0\n"
-      "  queue  kicks  calls  suppressed  dropped  ring faults  lost kicks  batches  mean batch  starved  memory lost\n"
-      "  0          5      0           0        0            0           0       10        10.0        0            0\n"
-      "  1          0      0           0        0            1           0        0           -        0            0\n"
+      "  queue  kicks  calls  coalesced  suppressed  dropped  ring faults  lost kicks  batches  mean batch  starved  memory "
+      "lost\n"
+      "  0          5      3          7           0        0            0           0       10        10.0        0        "
+      "    0\n"
+      "  1          0      0          0           0        0            1           0        0           -        0        "
+      "    0\n"
       "  latency  count      p50      p99    p99.9      max\n"
       "  read        90  10.0 us  20.0 us  30.0 us  40.0 us\n"
       "  failed: out 6\n"
@@ -108,11 +113,12 @@ NetStats two_pairs() {
   pair.full = 8;
   net.stats.pairs[1].worker = 1;
   net.stats.pairs[1].transmit.broken = true;
-  net.stats.control.running = true;
-  net.stats.control.enabled = true;
-  net.stats.control.commands = 4;
-  net.stats.control.batches = 5;
-  net.stats.control.refused[static_cast<std::size_t>(NetControlRefusal::bad_value)] = 1;
+  NetDeviceStats::Control& control = net.stats.control.emplace(NetDeviceStats::Control{});
+  control.running = true;
+  control.enabled = true;
+  control.commands = 4;
+  control.batches = 5;
+  control.refused[static_cast<std::size_t>(NetControlRefusal::bad_value)] = 1;
   return net;
 }
 
@@ -122,12 +128,18 @@ TEST(Report, StatsTableOfANetworkCard) {
             "  pair  worker  receive  transmit  received  in frames  gso  dropped     sent  in frames  gso  refused\n"
             "  0          0  running  disabled   3.0 KiB         30    2        6  2.0 KiB         20    0        2\n"
             "  1          1  stopped    broken       0 B          0    0        0      0 B          0    0        0\n"
-            "  ring     kicks  calls  suppressed  dropped  ring faults  lost kicks  batches  mean batch  memory lost\n"
-            "  0 rx         3      0           0        0            0           0       10         3.0            0\n"
-            "  0 tx         0      0           0        0            0           0        5         5.0            0\n"
-            "  1 rx         0      0           0        0            0           0        0           -            0\n"
-            "  1 tx         0      0           0        0            0           0        0           -            0\n"
-            "  control      0      0           0        0            0           0        5         1.0            0\n"
+            "  ring     kicks  calls  coalesced  suppressed  dropped  ring faults  lost kicks  batches  mean batch  memory "
+            "lost\n"
+            "  0 rx         3      0          0           0        0            0           0       10         3.0        "
+            "    0\n"
+            "  0 tx         0      0          0           0        0            0           0        5         5.0        "
+            "    0\n"
+            "  1 rx         0      0          0           0        0            0           0        0           -        "
+            "    0\n"
+            "  1 tx         0      0          0           0        0            0           0        0           -        "
+            "    0\n"
+            "  control      0      0          0           0        0            0           0        5         1.0        "
+            "    0\n"
             "  received with software: checksums_completed 4, segmented 1\n"
             "  receive dropped: disabled 1, no_buffers 5\n"
             "  receive filtered: 7\n"
@@ -139,6 +151,13 @@ TEST(Report, StatsTableOfANetworkCard) {
                 "  port: dropped_down 6, full 8\n"
                 "  control commands: 4\n"
                 "  control refused: bad_value 1\n");
+}
+
+TEST(Report, ACardWithoutAControlQueueShowsNone) {
+  NetStats net = two_pairs();
+  net.stats.control.reset();
+  EXPECT_FALSE(net_stats_json(net).contains("control"));
+  EXPECT_THAT(stats_table(stats_json({}, {net})), ::testing::Not(HasSubstr("control")));
 }
 
 TEST(Report, DevicesAreCountedInWords) {

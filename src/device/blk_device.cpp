@@ -12,13 +12,6 @@
 
 namespace ringway {
 
-namespace {
-
-// Bits that a transport or an old driver may acknowledge although nobody offered them.
-constexpr std::uint64_t kToleratedLegacy = spec::kFeatureNotifyOnEmpty | spec::kFeatureAnyLayout;
-
-}  // namespace
-
 struct BlkDevice::PerWorker final : BlkFailureListener {
   explicit PerWorker(BlkDevice& of) : device(of) { counters.listener = this; }
   PerWorker(const PerWorker&) = delete;
@@ -142,29 +135,14 @@ spec::BlkConfig BlkDevice::config() const {
   return config;
 }
 
-namespace {
-
-Result<> check_config_range(std::uint32_t offset, std::size_t bytes) {
-  if (offset > sizeof(spec::BlkConfig) || bytes > sizeof(spec::BlkConfig) - offset) {
-    return fail("configuration space of a disk has " + std::to_string(sizeof(spec::BlkConfig)) + " bytes; " +
-                std::to_string(bytes) + " at offset " + std::to_string(offset) + " are outside");
-  }
-  return {};
-}
-
-}  // namespace
-
 Result<> BlkDevice::get_config(std::uint32_t offset, std::span<std::byte> out) {
-  RW_TRY(check_config_range(offset, out.size()));
-  const spec::BlkConfig whole = config();
-  std::memcpy(out.data(), reinterpret_cast<const std::byte*>(&whole) + offset, out.size());
-  return {};
+  return copy_config(config(), offset, out);
 }
 
 // Only `writeback` may be written (§5.2.5.2). Some front-ends write the whole structure back; the other bytes are ignored.
 Result<> BlkDevice::set_config(std::uint32_t offset, std::span<const std::byte> in, vhost_user::Done<> done) {
   constexpr std::uint32_t kWriteback = offsetof(spec::BlkConfig, writeback);
-  RW_TRY(check_config_range(offset, in.size()));
+  RW_TRY(check_config_part(sizeof(spec::BlkConfig), offset, in.size()));
   if (offset > kWriteback || offset + in.size() <= kWriteback) {
     return fail("only the field writeback (offset " + std::to_string(kWriteback) +
                 ") of a disk's configuration can be written");
@@ -222,21 +200,14 @@ void BlkDevice::adopt(const BlkStoreInfo& info) {
   info_ = info;
   if (info_.capacity_bytes != before) {
     // The guest may use the new range once it hears of it, so every worker must have heard before.
-    set_limits([this](const Result<>&) {
-      if (port() != nullptr) {
-        static_cast<void>(port()->notify_config_change());
-      }
-    });
+    set_limits([this](const Result<>&) { notify_config_change(); });
   }
 }
 
 // ---------------------------------------------------------------- session messages
 
 Result<> BlkDevice::set_features(std::uint64_t acked) {
-  const std::uint64_t illegal = acked & ~(features() | kToleratedLegacy | spec::kFeatureProtocolFeatures);
-  if (illegal != 0) {
-    return fail("feature bits were acknowledged that this disk doesn't offer");
-  }
+  RW_TRY(check_features(acked));
   acked_ = acked;
   set_limits([](Result<>) {});
   return {};
@@ -331,13 +302,9 @@ BlkDeviceStats BlkDevice::stats() const {
   for (std::uint32_t i = 0; i < queues_.size(); ++i) {
     const BlkQueue& queue = *queues_[i];
     const BlkQueueCounters& from = queue.counters();
-    const RingCounters& ring = queue.ring_counters();
-    BlkDeviceStats::Queue to;
+    BlkDeviceStats::Queue& to = stats.queues.emplace_back(BlkDeviceStats::Queue{queue.ring_stats()});
     to.index = i;
     to.worker = worker_of(i).index;
-    to.running = queue.running();
-    to.enabled = queue.enabled();
-    to.broken = queue.broken();
     for (std::size_t k = 0; k < kBlkOpcodes; ++k) {
       to.requests[k] = from.requests[k].get();
       to.failed[k] = from.failed[k].get();
@@ -347,16 +314,7 @@ BlkDeviceStats BlkDevice::stats() const {
     }
     to.bytes_in = from.bytes_in.get();
     to.bytes_out = from.bytes_out.get();
-    to.kicks = ring.kicks.get();
-    to.calls = ring.calls.get();
-    to.calls_suppressed = ring.calls_suppressed.get();
-    to.calls_dropped = ring.calls_dropped.get();
-    to.ring_faults = ring.ring_faults.get();
-    to.lost_kicks = ring.lost_kicks.get();
-    to.batches = ring.batches.get();
     to.starved = from.starved.get();
-    to.memory_lost = ring.memory_lost.get();
-    stats.queues.push_back(to);
   }
   for (const auto& each : per_worker_) {
     if (each != nullptr) {

@@ -32,14 +32,12 @@ struct BlkDeviceOptions {
 
 // A copy of everything countable, for `serve`'s report, the API and `ctl`.
 struct BlkDeviceStats {
-  struct Queue {
+  struct Queue : RingStats {
     std::uint32_t index = 0;
     std::uint32_t worker = 0;
-    bool running = false, enabled = false, broken = false;
     std::array<std::uint64_t, kBlkOpcodes> requests{}, failed{};
     std::array<std::uint64_t, kBlkRefusals> refused{};
-    std::uint64_t bytes_in = 0, bytes_out = 0, kicks = 0, calls = 0, calls_suppressed = 0, calls_dropped = 0,
-                  ring_faults = 0, lost_kicks = 0, batches = 0, starved = 0, memory_lost = 0;
+    std::uint64_t bytes_in = 0, bytes_out = 0, starved = 0;
   };
   std::vector<Queue> queues;
   struct Latency {

@@ -26,10 +26,14 @@ constexpr std::uint64_t kDiskBytes = 1U << 30U;
 // A guest with one split ring, written by hand (what a hostile driver makes is no work for a decent one), and its queue.
 class Ring {
  public:
-  Ring(WorkerContext& context, BlkChannel& channel, BlkSlotShare& slots, std::uint64_t memory_bytes)
+  // With `inband_call` its driver is called so, after each batch.
+  Ring(WorkerContext& context, BlkChannel& channel, BlkSlotShare& slots, std::uint64_t memory_bytes,
+       std::move_only_function<bool(std::uint32_t)> inband_call = {})
       : guest_({{.address = 0, .bytes = memory_bytes}}),
         context_(context),
-        queue_({.stop_deadline = Duration::seconds(1)}, {.serial = &serial_, .latency = &latency_, .slots = &slots}) {
+        is_inband_(inband_call != nullptr),
+        queue_({.stop_deadline = Duration::seconds(1), .send_inband_call = std::move(inband_call)},
+               {.serial = &serial_, .latency = &latency_, .slots = &slots}) {
     const RingAreaBytes areas = ring_area_bytes(kRingSize, false);
     descriptors_ = guest_.take(areas.descriptor);
     avail_ = guest_.take(areas.driver);
@@ -38,7 +42,9 @@ class Ring {
     start.size = kRingSize;
     start.addresses = {
         .descriptor_area = Guest::user(descriptors_), .driver_area = Guest::user(avail_), .device_area = Guest::user(used_)};
-    start.features.indirect = start.features.event_index = true;
+    start.features.indirect = true;
+    start.features.event_index = !is_inband_;
+    start.inband_call = is_inband_;
     start.enabled = true;
     queue_.set_limits({.capacity_bytes = kDiskBytes, .block_bytes = spec::kSectorBytes});
     RW_CHECK(queue_.start(context, channel, std::move(start), guest_.map(), nullptr).has_value());
@@ -99,6 +105,7 @@ class Ring {
   }
   [[nodiscard]] std::uint16_t used() const { return guest::load_acquire<std::uint16_t>(guest_.host(used_) + 2); }
   [[nodiscard]] const BlkQueueCounters& counters() const { return queue_.counters(); }
+  [[nodiscard]] RingStats ring_stats() const { return queue_.ring_stats(); }
   [[nodiscard]] std::uint64_t reads() const { return counters().requests[static_cast<std::size_t>(BlkOpcode::in)].get(); }
   [[nodiscard]] std::uint32_t submitted() const { return submitted_; }
   void kick() { queue_.kick(); }
@@ -107,6 +114,7 @@ class Ring {
  private:
   Guest guest_;
   WorkerContext& context_;
+  const bool is_inband_;
   GuestAddress descriptors_, avail_, used_;
   const std::string serial_ = "test";
   BlkLatency latency_;
@@ -374,6 +382,25 @@ TEST_P(BlkQueueShare, ModestQueueAmongGreedyOnes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(FinishedPerTurn, BlkQueueShare, ::testing::Values(1U, 7U, 200U));
+
+// What the control thread hadn't passed on yet when the next one came reaches the driver as one call.
+TEST_F(BlkQueueTurn, ACallThatIsOnItsWayStillIsCountedAsCoalesced) {
+  Share share(context_, make_null_store({.capacity_bytes = kDiskBytes}));
+  bool is_on_its_way = false;
+  Ring ring(context_, *share.channel, share.slots, 1U << 20U, [&](std::uint32_t) { return !is_on_its_way; });
+  const GuestAddress table = ring.read_table(3);
+  for (int batch = 0; batch < 5; ++batch) {
+    is_on_its_way = batch >= 2;
+    ring.submit(table, 3);
+    static_cast<void>(ring.turn());
+  }
+  const RingStats stats = ring.ring_stats();
+  EXPECT_EQ(stats.batches, 5U);
+  EXPECT_EQ(stats.calls, 2U);
+  EXPECT_EQ(stats.calls_coalesced, 3U);
+  EXPECT_EQ(stats.calls_dropped + stats.calls_suppressed, 0U);
+  EXPECT_TRUE(stats.running && stats.enabled && !stats.broken);
+}
 
 }  // namespace
 }  // namespace ringway::testing

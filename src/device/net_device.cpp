@@ -13,8 +13,6 @@ namespace ringway {
 
 namespace {
 
-// Bits that a transport or an old driver may acknowledge although nobody offered them.
-constexpr std::uint64_t kToleratedNetLegacy = spec::kFeatureNotifyOnEmpty | spec::kFeatureAnyLayout;
 constexpr std::uint32_t kMtuMin = 68;  // of IPv4 (RFC 791)
 constexpr std::uint8_t kGroupAddress = 1;
 constexpr std::uint8_t kLocalAddress = 2;
@@ -163,13 +161,7 @@ spec::NetConfig NetDevice::config() const {
 }
 
 Result<> NetDevice::get_config(std::uint32_t offset, std::span<std::byte> out) {
-  if (offset > sizeof(spec::NetConfig) || out.size() > sizeof(spec::NetConfig) - offset) {
-    return fail("configuration space of a network card has " + std::to_string(sizeof(spec::NetConfig)) + " bytes; " +
-                std::to_string(out.size()) + " at offset " + std::to_string(offset) + " are outside");
-  }
-  const spec::NetConfig whole = config();
-  std::memcpy(out.data(), reinterpret_cast<const std::byte*>(&whole) + offset, out.size());
-  return {};
+  return copy_config(config(), offset, out);
 }
 
 Result<> NetDevice::set_config(std::uint32_t /*offset*/, std::span<const std::byte> /*in*/, vhost_user::Done<> /*done*/) {
@@ -178,28 +170,18 @@ Result<> NetDevice::set_config(std::uint32_t /*offset*/, std::span<const std::by
 
 void NetDevice::set_link(bool up) {
   if (std::exchange(link_, up) != up) {
-    change_config();
-  }
-}
-
-void NetDevice::change_config() {
-  if (port() != nullptr) {
-    static_cast<void>(port()->notify_config_change());
+    notify_config_change();
   }
 }
 
 // ---------------------------------------------------------------- what the driver says
 
 Result<> NetDevice::set_features(std::uint64_t acked) {
-  const std::uint64_t illegal = acked & ~(features() | kToleratedNetLegacy | spec::kFeatureProtocolFeatures);
-  if (illegal != 0) {
-    return fail("feature bits were acknowledged that this network card doesn't offer");
-  }
-  constexpr std::uint64_t kWhileRunning = spec::kFeatureLogAll | kToleratedNetLegacy | spec::kFeatureProtocolFeatures;
+  RW_TRY(check_features(acked));
   const bool runs = (has_control() && control_queue_->running()) || std::ranges::any_of(pairs_, [](const auto& pair) {
                       return pair->receive->running() || pair->transmit->running();
                     });
-  if (((acked ^ acked_) & ~kWhileRunning) != 0) {
+  if (((acked ^ acked_) & ~spec::kFeatureLogAll) != 0) {
     if (runs) {
       return fail("features can't change while rings run; stop them or reset the device first");
     }
@@ -318,32 +300,13 @@ void NetDevice::release(vhost_user::Done<> done) {
 
 // ---------------------------------------------------------------- figures
 
-namespace {
-
-void copy_ring_stats(const RingQueue& from, NetDeviceStats::Ring& to) {
-  const RingCounters& ring = from.ring_counters();
-  to.running = from.running();
-  to.enabled = from.enabled();
-  to.broken = from.broken();
-  to.kicks = ring.kicks.get();
-  to.calls = ring.calls.get();
-  to.calls_suppressed = ring.calls_suppressed.get();
-  to.calls_dropped = ring.calls_dropped.get();
-  to.ring_faults = ring.ring_faults.get();
-  to.lost_kicks = ring.lost_kicks.get();
-  to.batches = ring.batches.get();
-  to.memory_lost = ring.memory_lost.get();
-}
-
-}  // namespace
-
 NetDeviceStats NetDevice::stats() const {
   NetDeviceStats stats;
   for (const auto& pair : pairs_) {
     NetDeviceStats::Pair& to = stats.pairs.emplace_back();
     to.worker = worker_of(2 * pair->index + 1).index;
-    copy_ring_stats(*pair->receive, to.receive);
-    copy_ring_stats(*pair->transmit, to.transmit);
+    static_cast<RingStats&>(to.receive) = pair->receive->ring_stats();
+    static_cast<RingStats&>(to.transmit) = pair->transmit->ring_stats();
     const NetReceiveCounters& receive = pair->receive->counters();
     to.receive.frames = receive.frames.get();
     to.receive.bytes = receive.bytes.get();
@@ -370,10 +333,10 @@ NetDeviceStats NetDevice::stats() const {
     to.receive_errors = pair->counters.receive_errors.get();
   }
   if (has_control()) {
-    copy_ring_stats(*control_queue_, stats.control);
-    stats.control.commands = control_queue_->counters().commands.get();
+    NetDeviceStats::Control& to = stats.control.emplace(NetDeviceStats::Control{control_queue_->ring_stats()});
+    to.commands = control_queue_->counters().commands.get();
     for (std::size_t i = 0; i < kNetControlRefusals; ++i) {
-      stats.control.refused[i] = control_queue_->counters().refused[i].get();
+      to.refused[i] = control_queue_->counters().refused[i].get();
     }
   }
   return stats;

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,17 +48,12 @@ struct NetDeviceOptions {
 
 // A copy of everything countable.
 struct NetDeviceStats {
-  struct Ring {
-    bool running = false, enabled = false, broken = false;
-    std::uint64_t kicks = 0, calls = 0, calls_suppressed = 0, calls_dropped = 0, ring_faults = 0, lost_kicks = 0,
-                  batches = 0, memory_lost = 0;
-  };
-  struct Receive : Ring {
+  struct Receive : RingStats {
     std::uint64_t frames = 0, bytes = 0, gso_frames = 0, checksums_completed = 0, segmented = 0, filtered = 0,
                   dropped_too_long = 0, dropped_no_buffers = 0, dropped_unsegmentable = 0, dropped_disabled = 0,
                   bad_buffers = 0;
   };
-  struct Transmit : Ring {
+  struct Transmit : RingStats {
     std::uint64_t frames = 0, bytes = 0, gso_frames = 0, discarded = 0;
     std::array<std::uint64_t, kNetRefusals> refused{};
   };
@@ -68,10 +64,11 @@ struct NetDeviceStats {
     std::uint64_t dropped_down = 0, dropped_error = 0, full = 0, receive_errors = 0;
   };
   std::vector<Pair> pairs;
-  struct Control : Ring {
+  struct Control : RingStats {
     std::uint64_t commands = 0;
     std::array<std::uint64_t, kNetControlRefusals> refused{};
-  } control;
+  };
+  std::optional<Control> control;  // absent: the card has no such queue
 };
 
 class NetDevice final : public RingDevice {
@@ -113,7 +110,6 @@ class NetDevice final : public RingDevice {
             std::uint32_t first_worker, Executor& control);
   [[nodiscard]] spec::NetConfig config() const;
   [[nodiscard]] bool has_control() const { return control_queue_ != nullptr; }
-  void change_config();
   // Gives the queues what the driver has negotiated and set; `done` when all of them go by it.
   void tell_queues(vhost_user::Done<> done);
   void order_rings();

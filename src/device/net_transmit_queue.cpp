@@ -13,7 +13,7 @@ namespace {
 std::int32_t cost_of(const NetFrame& frame) noexcept {
   std::uint32_t cost = frame.bytes / static_cast<std::uint32_t>(limits::kPumpBytesPerUnit);
   if (RW_UNLIKELY(frame.header.gso_size != 0)) {
-    cost += std::min(frame.bytes / frame.header.gso_size, kNetSegmentsMax);
+    cost += std::min(frame.bytes / frame.header.gso_size, limits::kNetSegmentsMax);
   }
   return static_cast<std::int32_t>(cost);
 }

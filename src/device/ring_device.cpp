@@ -1,5 +1,7 @@
 #include "device/ring_device.hpp"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -49,7 +51,7 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
           .send_inband_call =
               [this, call_on_its_way](std::uint32_t ring) {
                 if (call_on_its_way->exchange(true, std::memory_order_acq_rel)) {
-                  return;
+                  return false;
                 }
                 control_.post([this, call_on_its_way, ring] {
                   static_cast<void>(call_on_its_way->exchange(false, std::memory_order_acq_rel));
@@ -57,6 +59,7 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
                     static_cast<void>(port_->send_vring_call(ring));
                   }
                 });
+                return true;
               },
           .send_inband_error =
               [this](std::uint32_t ring) {
@@ -111,6 +114,27 @@ void RingDevice::on_each_queue(std::move_only_function<void(RingQueue&, vhost_us
                     }
                   }));
     });
+  }
+}
+
+Result<> RingDevice::check_features(std::uint64_t acked) const {
+  if (const std::uint64_t illegal = acked & ~features(); illegal != 0) {
+    return fail(fmt::format("feature bits {:#x} were acknowledged, which '{}' doesn't offer", illegal, name()));
+  }
+  return {};
+}
+
+Result<> RingDevice::check_config_part(std::size_t whole_bytes, std::uint32_t offset, std::size_t part_bytes) {
+  if (offset > whole_bytes || part_bytes > whole_bytes - offset) {
+    return fail(
+        fmt::format("the configuration space has {} bytes; {} at offset {} are outside", whole_bytes, part_bytes, offset));
+  }
+  return {};
+}
+
+void RingDevice::notify_config_change() {
+  if (port_ != nullptr) {
+    static_cast<void>(port_->notify_config_change());
   }
 }
 

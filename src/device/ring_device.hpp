@@ -5,9 +5,12 @@
 // called when nobody used the device any more: messages to workers may be on their way even if no session was ever there.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/ring_queue.hpp"
@@ -54,6 +57,21 @@ class RingDevice : public vhost_user::Device {
   // For a device whose rings stand in another order for some drivers. REQUIRES: neither of them runs.
   void swap_rings(std::uint32_t one, std::uint32_t other);
 
+  // --- what the subclass's messages come to ---
+  // Errors: a bit that the device doesn't offer.
+  [[nodiscard]] Result<> check_features(std::uint64_t acked) const;
+  // Of a configuration space of so many bytes. Errors: some of the part lie outside.
+  [[nodiscard]] static Result<> check_config_part(std::size_t whole_bytes, std::uint32_t offset, std::size_t part_bytes);
+  // get_config() of a structure of spec.hpp.
+  template <typename Config>
+  [[nodiscard]] static Result<> copy_config(const Config& whole, std::uint32_t offset, std::span<std::byte> out) {
+    RW_TRY(check_config_part(sizeof whole, offset, out.size()));
+    std::memcpy(out.data(), reinterpret_cast<const std::byte*>(&whole) + offset, out.size());
+    return {};
+  }
+  // The driver is to read its configuration again, if there is one.
+  void notify_config_change();
+
   // --- what the subclass does ---
   // On the queue's worker: RingQueue::begin() with what the device has for it.
   [[nodiscard]] virtual Result<> start_queue(std::uint32_t index, vhost_user::RingStart start,
@@ -68,7 +86,6 @@ class RingDevice : public vhost_user::Device {
   virtual void release(vhost_user::Done<> done) = 0;
 
   [[nodiscard]] Executor& control() const { return control_; }
-  [[nodiscard]] vhost_user::FrontEndPort* port() const { return port_; }
   [[nodiscard]] const WorkerPort& worker_of(std::uint32_t index) const { return workers_[index]; }
   void on_queue(std::uint32_t index, std::move_only_function<void(RingQueue&)> body);
   // Runs `body(queue, done)` on the owner of each queue, and `done` on the control thread after the last.

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -33,7 +36,12 @@ class Calls final : public vhost_user::FrontEndPort {
  public:
   std::vector<std::uint32_t> of_rings;
 
-  bool notify_config_change() override { return false; }
+  int config_changes = 0;
+
+  bool notify_config_change() override {
+    ++config_changes;
+    return false;
+  }
   bool send_vring_call(std::uint32_t index) override {
     of_rings.push_back(index);
     return true;
@@ -46,10 +54,14 @@ class Calls final : public vhost_user::FrontEndPort {
 class NoDevice final : public RingDevice {
  public:
   explicit NoDevice(Executor& control) : RingDevice(control) {}
+  using RingDevice::check_config_part;
+  using RingDevice::check_features;
+  using RingDevice::copy_config;
+  using RingDevice::notify_config_change;
   using RingDevice::surroundings;
 
   [[nodiscard]] std::string name() const override { return "none"; }
-  [[nodiscard]] std::uint64_t features() const override { return 0; }
+  [[nodiscard]] std::uint64_t features() const override { return 0b101; }
   [[nodiscard]] std::uint64_t queue_num_reply() const override { return 0; }
   [[nodiscard]] bool offers_inband() const override { return true; }
   [[nodiscard]] bool offers_inflight() const override { return false; }
@@ -80,26 +92,64 @@ TEST(RingDevice, OneInbandCallOfEachRingIsOnItsWayAtMost) {
   RingQueue::Surroundings first = device.surroundings(0, {});
   RingQueue::Surroundings second = device.surroundings(1, {});
   for (int i = 0; i < 1000; ++i) {
-    first.send_inband_call(0);
-    second.send_inband_call(1);
+    EXPECT_EQ(first.send_inband_call(0), i == 0);
+    EXPECT_EQ(second.send_inband_call(1), i == 0);
   }
   EXPECT_EQ(control.waiting(), 2U);
   control.run();
   EXPECT_EQ(port.of_rings, (std::vector<std::uint32_t>{0, 1}));
   // A call that comes after that is a call of its own.
-  first.send_inband_call(0);
+  EXPECT_TRUE(first.send_inband_call(0));
   control.run();
   EXPECT_EQ(port.of_rings, (std::vector<std::uint32_t>{0, 1, 0}));
   // One that finds no session leaves the next session its calls.
-  first.send_inband_call(0);
+  EXPECT_TRUE(first.send_inband_call(0));
   device.detach([](Result<>) {});
   control.run();
   EXPECT_EQ(port.of_rings.size(), 3U);
   device.attach(port);
-  first.send_inband_call(0);
+  EXPECT_TRUE(first.send_inband_call(0));
   control.run();
   EXPECT_EQ(port.of_rings.size(), 4U);
   device.detach([](Result<>) {});
+  control.run();
+}
+
+TEST(RingDevice, FeaturesThatAreNotOfferedAreNamed) {
+  Later control;
+  const NoDevice device(control);
+  EXPECT_TRUE(device.check_features(0));
+  EXPECT_TRUE(device.check_features(0b101));
+  const Result<> refused = device.check_features(0b10111);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "feature bits 0x12 were acknowledged, which 'none' doesn't offer");
+}
+
+TEST(RingDevice, PartsOfTheConfigurationLieWithinIt) {
+  const std::array<std::byte, 4> whole = {std::byte{1}, std::byte{2}, std::byte{3}, std::byte{4}};
+  std::array<std::byte, 2> part{};
+  EXPECT_TRUE(NoDevice::copy_config(whole, 2, part));
+  EXPECT_EQ(part, (std::array{std::byte{3}, std::byte{4}}));
+  EXPECT_TRUE(NoDevice::copy_config(whole, 4, std::span<std::byte>()));
+  for (const std::uint32_t offset : {3U, 4U, 5U, UINT32_MAX}) {
+    EXPECT_FALSE(NoDevice::copy_config(whole, offset, part)) << offset;
+  }
+  const Result<> outside = NoDevice::check_config_part(4, 3, 2);
+  ASSERT_FALSE(outside);
+  EXPECT_EQ(outside.error().message, "the configuration space has 4 bytes; 2 at offset 3 are outside");
+}
+
+TEST(RingDevice, AChangeOfTheConfigurationIsToldToASessionOnly) {
+  Later control;
+  NoDevice device(control);
+  Calls port;
+  device.notify_config_change();
+  device.attach(port);
+  device.notify_config_change();
+  EXPECT_EQ(port.config_changes, 1);
+  device.detach([](Result<>) {});
+  device.notify_config_change();
+  EXPECT_EQ(port.config_changes, 1);
   control.run();
 }
 

@@ -333,8 +333,7 @@ void RingQueue::log_ring_piece(const WrittenRange::Piece& piece) noexcept {
 
 void RingQueue::signal_call() noexcept {
   if (RW_UNLIKELY(inband_call_)) {
-    around_.send_inband_call(around_.index);
-    ring_counters_.calls.add();
+    (around_.send_inband_call(around_.index) ? ring_counters_.calls : ring_counters_.calls_coalesced).add();
     return;
   }
   switch (call_.signal(context_->stuck_write)) {
@@ -415,6 +414,22 @@ bool RingQueue::look() noexcept {
   unserved_looks_ = 0;
   ring_counters_.lost_kicks.add();
   return true;
+}
+
+RingStats RingQueue::ring_stats() const {
+  const RingCounters& from = ring_counters_;
+  return {.running = running(),
+          .enabled = enabled(),
+          .broken = broken(),
+          .kicks = from.kicks.get(),
+          .calls = from.calls.get(),
+          .calls_coalesced = from.calls_coalesced.get(),
+          .calls_suppressed = from.calls_suppressed.get(),
+          .calls_dropped = from.calls_dropped.get(),
+          .ring_faults = from.ring_faults.get(),
+          .lost_kicks = from.lost_kicks.get(),
+          .batches = from.batches.get(),
+          .memory_lost = from.memory_lost.get()};
 }
 
 // After each change of what it reads.

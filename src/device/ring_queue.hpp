@@ -36,12 +36,20 @@ namespace ringway {
 struct RingCounters {
   Counter kicks;             // wake-ups by the driver
   Counter calls;             // notifications sent
+  Counter calls_coalesced;   // not sent in-band, since the one before is on its way still
   Counter calls_suppressed;  // batches published that the driver didn't want to hear of
   Counter calls_dropped;     // the call fd was full or broken
   Counter ring_faults;       // the ring was stopped for one
   Counter lost_kicks;        // found by the safety look
   Counter batches;           // publishes
   Counter memory_lost;       // times that the ring stopped because guest memory was truncated
+};
+
+// A copy of them, and how the ring is.
+struct RingStats {
+  bool running = false, enabled = false, broken = false;
+  std::uint64_t kicks = 0, calls = 0, calls_coalesced = 0, calls_suppressed = 0, calls_dropped = 0, ring_faults = 0,
+                lost_kicks = 0, batches = 0, memory_lost = 0;
 };
 
 // One memory table as a queue knows it, with what was translated by it and isn't over. Worker-owned.
@@ -59,8 +67,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   struct Surroundings {
     std::uint32_t index = 0;  // until begin() says otherwise
     Duration stop_deadline = {};
-    // Called on the worker's thread; reaches the front-end by way of the control thread.
-    std::move_only_function<void(std::uint32_t)> send_inband_call = {};
+    // Called on the worker's thread; each reaches the front-end by way of the control thread.
+    std::move_only_function<bool(std::uint32_t)> send_inband_call = {};  // false: one is on its way still
     std::move_only_function<void(std::uint32_t)> send_inband_error = {};
     std::move_only_function<void(std::uint32_t)> on_held_write = {};  // the session can't go on
   };
@@ -87,6 +95,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
 
   // Any thread.
   [[nodiscard]] const RingCounters& ring_counters() const { return ring_counters_; }
+  [[nodiscard]] RingStats ring_stats() const;
   [[nodiscard]] bool running() const { return shown_running_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool enabled() const { return shown_enabled_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool broken() const { return shown_broken_.load(std::memory_order_relaxed); }

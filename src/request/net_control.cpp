@@ -119,7 +119,7 @@ bool take_mac_table(ControlReader& reader, NetMacTable& out) noexcept {
   if (bytes > reader.left()) {
     return false;
   }
-  if (entries > kNetMacTableMax) {
+  if (entries > limits::kNetMacTableMax) {
     out.all = true;
     reader.skip(bytes);
     return true;
@@ -174,7 +174,7 @@ NetControlRefusal parse_rss(ControlReader reader, NetConfigureRss& out) noexcept
   if (!reader.take(&head, sizeof head)) {
     return NetControlRefusal::bad_length;
   }
-  if (head.indirection_table_mask >= kNetRssTableMax) {
+  if (head.indirection_table_mask >= limits::kNetRssTableMax) {
     return NetControlRefusal::bad_value;
   }
   const std::size_t table_bytes = (std::size_t{head.indirection_table_mask} + 1) * sizeof(std::uint16_t);

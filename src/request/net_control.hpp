@@ -12,16 +12,11 @@
 #include <cstdint>
 #include <variant>
 
+#include "base/limits.hpp"
 #include "ring/chain.hpp"
 #include "ring/spec.hpp"
 
 namespace ringway {
-
-// Addresses of one kind that are told apart; a driver that lists more gets all frames of that kind, which the specification
-// allows and other devices do as well (§5.1.6.5.2, footnote).
-inline constexpr std::size_t kNetMacTableMax = 64;
-// rss_max_indirection_table_length; the least that the specification allows, and all that Linux uses.
-inline constexpr std::size_t kNetRssTableMax = 128;
 
 // As in a frame: the first byte goes over the wire first.
 using NetMac = std::array<std::uint8_t, spec::kMacBytes>;
@@ -45,7 +40,7 @@ inline constexpr std::size_t kNetControlRefusals = 9;
 struct NetMacTable {
   std::uint8_t count = 0;
   bool all = false;  // more than fit were listed: none is kept
-  std::array<NetMac, kNetMacTableMax> entries{};
+  std::array<NetMac, limits::kNetMacTableMax> entries{};
   bool operator==(const NetMacTable&) const = default;
 };
 
@@ -62,7 +57,7 @@ struct NetHashing {
 struct NetRssTable {
   std::uint16_t mask = 0;               // of the hash; entries less one
   std::uint16_t unclassified_pair = 0;  // of frames that have no hash
-  std::array<std::uint16_t, kNetRssTableMax> pairs{};
+  std::array<std::uint16_t, limits::kNetRssTableMax> pairs{};
   bool operator==(const NetRssTable&) const = default;
 };
 
@@ -104,7 +99,7 @@ struct NetSetPairs {
 };
 struct NetConfigureRss {
   NetHashing hashing;
-  NetRssTable table;  // the first mask + 1 entries are given; mask is below kNetRssTableMax
+  NetRssTable table;  // the first mask + 1 entries are given; mask is below limits::kNetRssTableMax
   std::uint16_t transmit_pairs = 0;
   bool operator==(const NetConfigureRss&) const = default;
 };

@@ -148,11 +148,11 @@ void check_state(const Driver& driver) {
 void check_command(const NetCommand& command) {
   if (const auto* const tables = std::get_if<NetSetMacTables>(&command)) {
     for (const NetMacTable& table : {tables->unicast, tables->multicast}) {
-      RW_CHECK(table.count <= kNetMacTableMax && (!table.all || table.count == 0));
+      RW_CHECK(table.count <= limits::kNetMacTableMax && (!table.all || table.count == 0));
     }
   }
   if (const auto* const rss = std::get_if<NetConfigureRss>(&command)) {
-    RW_CHECK(rss->table.mask < kNetRssTableMax && rss->hashing.key_bytes <= rss->hashing.key.size());
+    RW_CHECK(rss->table.mask < limits::kNetRssTableMax && rss->hashing.key_bytes <= rss->hashing.key.size());
   }
   if (const auto* const hash = std::get_if<NetConfigureHash>(&command)) {
     RW_CHECK(hash->hashing.key_bytes <= hash->hashing.key.size());

@@ -237,7 +237,7 @@ constexpr std::uint16_t kFlagAnnouncePending = 1U << 8U;
 struct MacTableWire {
   std::uint8_t count;
   std::uint8_t all;
-  NetMac entries[kNetMacTableMax];
+  NetMac entries[limits::kNetMacTableMax];
 };
 struct StateWire {
   std::uint32_t magic;
@@ -251,7 +251,7 @@ struct StateWire {
   std::uint16_t pairs;
   std::uint16_t rss_mask;
   std::uint16_t rss_unclassified_pair;
-  std::uint16_t rss_pairs[kNetRssTableMax];
+  std::uint16_t rss_pairs[limits::kNetRssTableMax];
   NetCoalescing receive_default;
   NetCoalescing transmit_default;
   NetCoalescing coalescing[limits::kQueuesPerDeviceMax];
@@ -287,7 +287,7 @@ MacTableWire to_wire(const NetMacTable& table) noexcept {
 
 NetMacTable from_wire(const MacTableWire& wire) noexcept {
   NetMacTable table;
-  table.count = std::min<std::uint8_t>(wire.count, kNetMacTableMax);
+  table.count = std::min<std::uint8_t>(wire.count, limits::kNetMacTableMax);
   table.all = wire.all != 0;
   std::copy_n(wire.entries, table.count, table.entries.begin());
   return table;

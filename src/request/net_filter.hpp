@@ -77,7 +77,7 @@ class NetReceiveFilter {
   struct AddressSet {
     bool all = false;
     std::uint8_t count = 0;
-    std::array<std::uint64_t, kNetMacTableMax> sorted{};
+    std::array<std::uint64_t, limits::kNetMacTableMax> sorted{};
 
     AddressSet() = default;
     explicit AddressSet(const NetMacTable& table) noexcept;

@@ -158,7 +158,7 @@ TEST(NetFilterTest, without_a_known_address_every_unicast_frame_is_accepted) {
 
 TEST(NetFilterTest, tables_are_exact_at_every_size) {
   Prng prng(1);
-  for (std::size_t count = 0; count <= kNetMacTableMax; ++count) {
+  for (std::size_t count = 0; count <= limits::kNetMacTableMax; ++count) {
     NetDriverState state = usual_state();
     std::set<NetMac> listed;
     for (const bool group : {false, true}) {

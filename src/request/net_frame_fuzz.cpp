@@ -171,7 +171,7 @@ void check_frame(const NetFrame& frame, const NetFrameLimits& limits, std::size_
 }
 
 void check_layers(const NetFrame& frame, const Framing& framing, std::span<const std::uint8_t> key) {
-  std::array<std::byte, kNetHeadBytesMax> room;
+  std::array<std::byte, limits::kNetHeadBytesMax> room;
   NetCursor cursor(frame.data);
   const std::size_t gathered = cursor.read(room);
   RW_CHECK(gathered == std::min<std::size_t>(frame.bytes, room.size()));
@@ -234,7 +234,7 @@ void check_segments(const NetFrame& frame, const Framing& framing, const Bytes& 
     }
     RW_CHECK(count < segmenter.segments());
   }
-  RW_CHECK(count == segmenter.segments() && count <= kNetSegmentsMax);
+  RW_CHECK(count == segmenter.segments() && count <= limits::kNetSegmentsMax);
   RW_CHECK(payload.size() < frame.bytes);
   if (!changing) {
     RW_CHECK(std::equal(payload.rbegin(), payload.rend(), flat_frame.rbegin()));

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 
 namespace ringway {
 namespace {
@@ -149,7 +150,7 @@ void dissect_ipv6(std::span<const std::byte> head, std::uint32_t bytes_there, Ne
   for (std::size_t count = 0; is_extension(out.protocol) && !out.fragment; ++count) {
     out.extension_headers = true;
     constexpr std::size_t kShortest = 8;
-    if (count == kNetExtensionHeadersMax || head.size() - at < kShortest) {
+    if (count == limits::kNetExtensionHeadersMax || head.size() - at < kShortest) {
       out.headers_cut = true;
       return;
     }

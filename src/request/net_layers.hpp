@@ -11,11 +11,6 @@
 
 namespace ringway {
 
-// Enough for two tags, the longest IPv4 and TCP headers, or IPv6 with more extension headers than are in use.
-inline constexpr std::size_t kNetHeadBytesMax = 256;
-// Of IPv6: a packet with more isn't looked into any further.
-inline constexpr std::size_t kNetExtensionHeadersMax = 8;
-
 inline constexpr std::uint16_t kEtherTypeIpv4 = 0x0800;
 inline constexpr std::uint16_t kEtherTypeArp = 0x0806;
 inline constexpr std::uint16_t kEtherTypeRarp = 0x8035;

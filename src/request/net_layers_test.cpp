@@ -4,13 +4,14 @@
 
 #include <memory>
 
+#include "base/limits.hpp"
 #include "request/test_frames.hpp"
 
 namespace ringway {
 namespace {
 
 // In a block of its own that ends with the last byte of the head.
-NetLayers dissect(std::span<const std::uint8_t> bytes, std::size_t head = kNetHeadBytesMax) {
+NetLayers dissect(std::span<const std::uint8_t> bytes, std::size_t head = limits::kNetHeadBytesMax) {
   head = std::min(head, bytes.size());
   const auto block = std::make_unique<std::uint8_t[]>(head);
   std::copy_n(bytes.begin(), head, block.get());
@@ -155,11 +156,11 @@ TEST(NetLayers, ExtensionHeadersAreSteppedOverUpToALimit) {
   EXPECT_EQ(layers.l4, NetLayer4::udp);
   EXPECT_TRUE(layers.extension_headers);
   EXPECT_EQ(layers.l4_offset, 14 + 40 + 8 + 8 + 24);
-  for (const std::size_t count : {kNetExtensionHeadersMax, kNetExtensionHeadersMax + 1}) {
+  for (const std::size_t count : {limits::kNetExtensionHeadersMax, limits::kNetExtensionHeadersMax + 1}) {
     const NetLayers many = dissect(extended(std::vector(count, std::pair<unsigned, test::Bytes>(60, kEmptyOptions))));
     EXPECT_EQ(many.l3, NetLayer3::ipv6);
-    EXPECT_EQ(many.l4, count == kNetExtensionHeadersMax ? NetLayer4::udp : NetLayer4::none);
-    EXPECT_EQ(many.headers_cut, count > kNetExtensionHeadersMax);
+    EXPECT_EQ(many.l4, count == limits::kNetExtensionHeadersMax ? NetLayer4::udp : NetLayer4::none);
+    EXPECT_EQ(many.headers_cut, count > limits::kNetExtensionHeadersMax);
   }
   // A length of 255 units, far behind what is there.
   EXPECT_TRUE(dissect(extended({{60, {255, 1, 4, 0, 0, 0, 0}}})).headers_cut);

@@ -87,7 +87,7 @@ NetSegmentRefusal NetSegmenter::start(const NetFrame& frame, const NetSegmentOpt
     return NetSegmentRefusal::not_gso;
   }
   NetCursor cursor(frame.data);
-  const std::size_t gathered = cursor.read(std::span(head_).first(kNetHeadBytesMax));
+  const std::size_t gathered = cursor.read(std::span(head_).first(limits::kNetHeadBytesMax));
   layers_ = net_dissect(std::span(head_).first(gathered), frame.bytes);
   fragments_ = gso_type_of(frame.header) == spec::kNetGsoUdp;
   NetSegmentRefusal refusal = check(frame);
@@ -139,7 +139,7 @@ NetSegmentRefusal NetSegmenter::plan(const NetFrame& frame) noexcept {
   }
   chunk_bytes_ = std::min(size, cut_bytes);
   count_ = std::max<std::uint32_t>(1, (cut_bytes + size - 1) / size);
-  if (count_ > kNetSegmentsMax) {
+  if (count_ > limits::kNetSegmentsMax) {
     return NetSegmentRefusal::too_many_segments;
   }
   const std::size_t head_bytes = (fragments_ ? layers_.l4_offset : layers_.payload_offset) +

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/limits.hpp"
 #include "request/net_checksum.hpp"
 #include "request/net_frame.hpp"
 #include "request/net_layers.hpp"
@@ -22,9 +23,6 @@
 #include "ring/spec.hpp"
 
 namespace ringway {
-
-// Of one frame: 64 KiB in the smallest segments that TCP is used with (48 bytes, Linux). One chain makes that much work.
-inline constexpr std::uint32_t kNetSegmentsMax = 1366;
 
 // Why a frame can't be cut. Such a frame is of use only to a receiver that takes it as it is.
 enum class NetSegmentRefusal : std::uint8_t {
@@ -35,7 +33,7 @@ enum class NetSegmentRefusal : std::uint8_t {
   routed_on,          // IPv6 with a routing header whose final destination, part of the checksum, isn't known
   extension_headers,  // IPv6 fragments behind extension headers
   bad_size,           // a segment longer than IP can say, or a fragment of less than 8 bytes
-  too_many_segments,  // more than kNetSegmentsMax
+  too_many_segments,  // more than limits::kNetSegmentsMax
 };
 inline constexpr std::size_t kNetSegmentRefusals = 8;
 [[nodiscard]] const char* to_string(NetSegmentRefusal refusal) noexcept;
@@ -94,7 +92,7 @@ class NetSegmenter {
   void put(std::size_t at, std::uint32_t number) noexcept;
   [[nodiscard]] std::uint16_t number(std::size_t at) const noexcept;
 
-  std::array<std::byte, kNetHeadBytesMax + kFragmentHeaderBytes> head_;
+  std::array<std::byte, limits::kNetHeadBytesMax + kFragmentHeaderBytes> head_;
   NetLayers layers_;
   NetCursor payload_;
   NetSum pseudo_header_;

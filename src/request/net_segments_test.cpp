@@ -188,7 +188,7 @@ TEST(NetSegments, UdpFragmentsAreOneDatagramAgain) {
         for (const std::size_t payload_bytes : {0U, 1U, 8U, 1472U, 1473U, 2953U, 10000U, 65507U}) {
           const std::size_t chunk = gso_size & ~std::size_t{7};
           const std::size_t expected = std::max<std::size_t>(1, (payload_bytes + 8 + chunk - 1) / chunk);
-          if (expected > kNetSegmentsMax) {
+          if (expected > limits::kNetSegmentsMax) {
             continue;
           }
           const GsoFrame gso({.ipv6 = ipv6, .udp = true, .payload_bytes = payload_bytes}, spec::kNetGsoUdp, gso_size);
@@ -341,8 +341,9 @@ TEST(NetSegments, SizesAtTheirEdges) {
             NetSegmentRefusal::bad_size)
       << "a fragment header and 65528 bytes";
   // The number of segments.
-  EXPECT_EQ(refusal_of(GsoFrame({.payload_bytes = kNetSegmentsMax}, spec::kNetGsoTcpv4, 1).frame), NetSegmentRefusal::none);
-  EXPECT_EQ(refusal_of(GsoFrame({.payload_bytes = kNetSegmentsMax + 1}, spec::kNetGsoTcpv4, 1).frame),
+  EXPECT_EQ(refusal_of(GsoFrame({.payload_bytes = limits::kNetSegmentsMax}, spec::kNetGsoTcpv4, 1).frame),
+            NetSegmentRefusal::none);
+  EXPECT_EQ(refusal_of(GsoFrame({.payload_bytes = limits::kNetSegmentsMax + 1}, spec::kNetGsoTcpv4, 1).frame),
             NetSegmentRefusal::too_many_segments);
 }
 
