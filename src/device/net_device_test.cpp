@@ -31,6 +31,7 @@ class ConfigListener final : public vhost_user::FrontEndPort {
   }
   bool send_vring_call(std::uint32_t /*index*/) override { return true; }
   bool send_vring_error(std::uint32_t /*index*/) override { return true; }
+  void warn(const std::string& /*text*/) override {}
   void give_up(const std::string& /*reason*/) override {}
 };
 

@@ -54,13 +54,16 @@ class Supply final : public NetChannel {
  public:
   Supply(NetReceiver& receiver, std::uint32_t bytes) : receiver_(receiver), bytes_(bytes) {
     piece_ = {.iov_base = bytes_.data(), .iov_len = bytes_.size()};
-    frame_ = {.header = {}, .data = {&piece_, 1}, .bytes = bytes};
+    frames_.fill({.header = {}, .data = {&piece_, 1}, .bytes = bytes});
   }
   std::uint32_t left = 0;
   [[nodiscard]] std::size_t send(std::span<const NetFrame> frames) noexcept override { return frames.size(); }
   [[nodiscard]] Received receive(std::uint32_t /*budget*/) noexcept override {
-    for (; left > 0; --left) {
-      if (receiver_.deliver(frame_) == NetReceiver::Delivery::no_buffers) {
+    while (left > 0) {
+      const std::size_t wanted = std::min<std::size_t>(left, frames_.size());
+      const std::size_t taken = receiver_.deliver(std::span(frames_).first(wanted));
+      left -= static_cast<std::uint32_t>(taken);
+      if (taken != wanted) {
         return Received::no_buffers;
       }
     }
@@ -73,7 +76,7 @@ class Supply final : public NetChannel {
   NetReceiver& receiver_;
   std::vector<std::byte> bytes_;
   iovec piece_{};
-  NetFrame frame_{};
+  std::array<NetFrame, limits::kNetBatch> frames_{};
 };
 
 // One direction: its ring, and buffers that are posted again and again.

@@ -52,7 +52,8 @@ class NetReceiveQueue final : public RingQueue, public NetReceiver {
   [[nodiscard]] bool arm() noexcept override;
 
   // --- NetReceiver ---
-  [[nodiscard]] Delivery deliver(const NetFrame& frame) noexcept override;
+  using NetReceiver::deliver;
+  [[nodiscard]] std::size_t deliver(std::span<const NetFrame> frames) noexcept override;
   void count_overruns(std::uint64_t frames) noexcept override { counters_.dropped_no_buffers.add(frames); }
   [[nodiscard]] std::size_t lend(std::span<NetLanding> landings, std::uint32_t bytes) noexcept override;
   void land(std::span<const std::uint32_t> lengths) noexcept override;
@@ -91,10 +92,14 @@ class NetReceiveQueue final : public RingQueue, public NetReceiver {
   void use_buffers(std::size_t first, std::size_t count, std::uint32_t bytes) noexcept;
 
   [[nodiscard]] bool can_take(const spec::NetHeader& header) const noexcept;
-  [[nodiscard]] Delivery put(const spec::NetHeader& header, std::span<const iovec> data, std::uint32_t bytes) noexcept;
-  // The same for what is in pieces on either side, or whose checksum is to be completed.
+  [[nodiscard]] bool completes_checksum(const spec::NetHeader& header) const noexcept;
+  [[nodiscard]] static std::array<std::byte, NetReceiveFilter::kHeadBytes> head_of(const NetFrame& frame) noexcept;
+  [[nodiscard]] bool is_plain(const NetFrame& frame) const noexcept;
+  [[nodiscard]] std::size_t put_plain(std::span<const NetFrame> frames) noexcept;
+  // Any frame.
+  [[nodiscard]] Delivery put(const NetFrame& frame) noexcept;
   [[nodiscard]] Delivery put_pieces(const spec::NetHeader& header, std::span<const iovec> data, std::uint32_t bytes,
-                                    bool completes_checksum) noexcept;
+                                    bool completes) noexcept;
   [[nodiscard]] Delivery put_segments(const NetFrame& frame) noexcept;
   // The header as it stands before a frame in so many buffers.
   [[nodiscard]] static spec::NetHeader header_of(const spec::NetHeader& header, std::size_t buffers) noexcept {
@@ -110,9 +115,10 @@ class NetReceiveQueue final : public RingQueue, public NetReceiver {
   std::shared_ptr<const NetReceiveRules> rules_;
   NetChannel* channel_ = nullptr;
   NetScratch* scratch_ = nullptr;
-  std::size_t buffer_count_ = 0;  // in scratch, of the frame or the landings at hand
-  bool receives_ = false;         // frames are let in: the ring can be popped, and the driver uses the pair
-  std::int32_t budget_ = 0;       // left of this turn; negative: overdrawn, and owed to the neighbours
+  std::size_t buffer_count_ = 0;             // in scratch, of the frame or the landings at hand
+  bool receives_ = false;                    // frames are let in: the ring can be popped, and the driver uses the pair
+  std::int32_t budget_ = 0;                  // left of this turn; negative: overdrawn, and owed to the neighbours
+  std::uint32_t buffer_bytes_ = UINT32_MAX;  // of the last buffer that was seen: the next ones will be like it
   Instant turn_ = Instant::never();
   bool has_more_ = false;  // the channel may have frames beyond the last pump()'s budget
   bool starved_ = false;   // the channel has a frame, and the guest had no buffers for it

@@ -22,6 +22,7 @@ struct NetScratch {
   };
   std::array<Sent, limits::kNetBatch> chains;      // as they were popped
   std::array<NetFrame, limits::kNetBatch> frames;  // of those
+  std::array<ChainBuffer, limits::kNetBatch> sent_buffers;
   std::unique_ptr<iovec[]> segments = std::make_unique_for_overwrite<iovec[]>(limits::kNetTransmitSegments);
 
   // --- a receive queue's. Apart from the above, since one pair's frames may be delivered to another while they are sent ---
@@ -32,6 +33,7 @@ struct NetScratch {
   };
   Chain receive_chain{limits::kNetReceiveSegments};
   std::array<Buffer, limits::kNetReceiveBuffers> buffers;
+  std::array<ChainBuffer, limits::kNetBatch> plain_buffers;
   NetSegmenter segmenter;
 };
 

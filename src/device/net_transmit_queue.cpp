@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "guest/access.hpp"
+
 namespace ringway {
 
 namespace {
@@ -73,7 +75,42 @@ NetTransmitQueue::Gathered NetTransmitQueue::gather(Chain& chain) noexcept {
   std::uint64_t gso = 0;
   std::int32_t budget = budget_;
   Gathered gathered = Gathered::full;
+  const auto note = [&] [[gnu::always_inline]] (ChainId id, NetRefusal refusal, const NetFrame& frame) {
+    scratch.chains[chains++] = {.chain = id, .refusal = refusal};
+    if (RW_LIKELY(refusal == NetRefusal::none)) {
+      segments = segments.subspan(frame.data.size());
+      bytes += frame.bytes;
+      if (RW_UNLIKELY(frame.header.gso_type != spec::kNetGsoNone)) {
+        ++gso;
+      }
+      budget -= cost_of(frame);
+      ++frames;
+    }
+  };
   while (chains < limits::kNetBatch && RW_LIKELY(budget > 0)) {
+    // Chains of one buffer, which most are with many drivers.
+    const std::size_t most = std::min({limits::kNetBatch - chains, segments.size(),
+                                       static_cast<std::size_t>(budget / (limits::kPumpRequestCost + 1) + 1)});
+    const std::size_t popped = next_fresh_buffers(false, std::span(scratch.sent_buffers).first(most));
+    for (std::size_t i = 0; i < popped; ++i) {
+      guest::prefetch(scratch.sent_buffers[i].at);
+    }
+    for (std::size_t i = 0; i < popped; ++i) {
+      const ChainBuffer& buffer = scratch.sent_buffers[i];
+      if (RW_UNLIKELY(budget <= 0)) {  // long frames
+        for (std::size_t left = popped; left > i; --left) {
+          unpop(scratch.sent_buffers[left - 1].chain);
+        }
+        break;
+      }
+      NetFrame& frame = scratch.frames[frames];
+      const NetRefusal refusal = parse_net_frame(buffer, rules_.header_bytes, rules_.limits, segments[0], frame);
+      budget -= limits::kPumpRequestCost + 1;
+      note(buffer.chain, refusal, frame);
+    }
+    if (popped != 0 && (popped == most || budget <= 0)) {
+      continue;
+    }
     const PopStatus status = next_fresh_chain(chain);
     if (status == PopStatus::empty) {
       gathered = Gathered::empty;
@@ -91,16 +128,7 @@ NetTransmitQueue::Gathered NetTransmitQueue::gather(Chain& chain) noexcept {
     NetFrame& frame = scratch.frames[frames];
     const NetRefusal refusal =
         parse_net_frame(chain, status == PopStatus::chain_fault, rules_.header_bytes, rules_.limits, segments, frame);
-    scratch.chains[chains++] = {.chain = chain.id(), .refusal = refusal};
-    if (RW_LIKELY(refusal == NetRefusal::none)) {
-      segments = segments.subspan(frame.data.size());
-      bytes += frame.bytes;
-      if (RW_UNLIKELY(frame.header.gso_type != spec::kNetGsoNone)) {
-        ++gso;
-      }
-      budget -= cost_of(frame);
-      ++frames;
-    }
+    note(chain.id(), refusal, frame);
   }
   chain_count_ = chains;
   frame_count_ = frames;

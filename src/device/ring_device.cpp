@@ -65,6 +65,13 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
               [this](std::uint32_t ring) {
                 tell_front_end([ring](vhost_user::FrontEndPort& port) { static_cast<void>(port.send_vring_error(ring)); });
               },
+          .on_broken =
+              [this](std::uint32_t ring, const char* why) {
+                tell_front_end([ring, why](vhost_user::FrontEndPort& port) {
+                  port.warn("ring " + std::to_string(ring) + " is not served any more: " + why +
+                            "; it will be once it was stopped and started again");
+                });
+              },
           .on_held_write =
               [this](std::uint32_t ring) {
                 tell_front_end([ring](vhost_user::FrontEndPort& port) {

@@ -47,6 +47,7 @@ class Calls final : public vhost_user::FrontEndPort {
     return true;
   }
   bool send_vring_error(std::uint32_t /*index*/) override { return true; }
+  void warn(const std::string& /*text*/) override {}
   void give_up(const std::string& /*reason*/) override {}
 };
 

@@ -258,7 +258,7 @@ void RingQueue::set_memory(std::shared_ptr<const RegionMap> map, Done<> done) {
       ring_->move_to(*layout);
     } else {
       // The ring's own memory is gone (conformance row 47). What is in flight can't be published any more.
-      break_ring();
+      break_for("its own memory isn't in the new memory table");
       lost_base_ = ring_->base();
       ring_.reset();
     }
@@ -360,17 +360,41 @@ void RingQueue::find_lost_memory() noexcept {
                     (log_ != nullptr && log_->poisoned());
   if (!broken_ && lost && state_ != State::stopped) {
     ring_counters_.memory_lost.add();
-    break_ring();
+    break_for("guest memory was truncated by its owner");
   }
 }
 
+namespace {
+
+const char* explain(RingFault fault) noexcept {
+  switch (fault) {
+    case RingFault::avail_jump:
+      return "its driver made more available than the ring has descriptors";
+    case RingFault::bad_head:
+      return "its driver gave the number of a descriptor that the ring doesn't have";
+    case RingFault::loop:
+      return "its driver made a chain that is longer than the ring";
+    case RingFault::none:
+    case RingFault::unmapped:
+      break;
+  }
+  return "its memory is gone";
+}
+
+}  // namespace
+
 void RingQueue::break_ring() noexcept {
+  break_for(explain(ring_->ring_fault()));
+}
+
+void RingQueue::break_for(const char* why) noexcept {
   if (broken_) {
     return;
   }
   broken_ = true;
-  note_state();
   ring_counters_.ring_faults.add();
+  note_state();
+  around_.on_broken(around_.index, why);
   if (inband_call_ && !error_.present()) {
     around_.send_inband_error(around_.index);
   } else if (error_.signal(context_->stuck_write) == EventFd::Sent::held) {

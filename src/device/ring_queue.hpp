@@ -70,7 +70,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
     // Called on the worker's thread; each reaches the front-end by way of the control thread.
     std::move_only_function<bool(std::uint32_t)> send_inband_call = {};  // false: one is on its way still
     std::move_only_function<void(std::uint32_t)> send_inband_error = {};
-    std::move_only_function<void(std::uint32_t)> on_held_write = {};  // the session can't go on
+    std::move_only_function<void(std::uint32_t, const char*)> on_broken = [](auto...) {};  // and why, in words that last
+    std::move_only_function<void(std::uint32_t)> on_held_write = {};                       // the session can't go on
   };
   explicit RingQueue(Surroundings surroundings) : around_(std::move(surroundings)) {}
   RingQueue(const RingQueue&) = delete;
@@ -141,6 +142,10 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   // --- for queues that handle many short chains at a time and offer no in-flight region ---
   // next_chain(), which then is only this.
   [[nodiscard]] PopStatus next_fresh_chain(Chain& chain) noexcept { return ring_->pop(*pinned_->map, chain); }
+  // As DeviceRing::pop_buffers().
+  [[nodiscard]] std::size_t next_fresh_buffers(bool writable, std::span<ChainBuffer> out) noexcept {
+    return ring_->pop_buffers(*pinned_->map, writable, out);
+  }
   // complete(), less note_finished(), which has to follow once.
   void complete_fresh(ChainId chain, std::uint32_t used_length) noexcept { ring_->push_used(chain, used_length); }
   void note_finished() noexcept { context_->note_finished(*this); }
@@ -152,6 +157,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   [[nodiscard]] virtual bool awaits_kick() noexcept { return true; }
   // After each change of what can_pop() says, and of others that don't change it.
   virtual void on_state() noexcept {}
+  // After a ring fault.
   void break_ring() noexcept;
 
   // In descriptors. REQUIRES: can_pop().
@@ -195,6 +201,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   [[nodiscard]] PopStatus next_replayed(Chain& chain) noexcept;
   void log_ring_piece(const WrittenRange::Piece& piece) noexcept;
   void find_lost_memory() noexcept;
+  void break_for(const char* why) noexcept;
   void signal_call() noexcept;
   void after_completion() noexcept;
   void become_stopped() noexcept;

@@ -52,4 +52,21 @@ inline void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexce
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
+inline constexpr std::size_t kCacheLineBytes = 64;
+// A hint that the cache line at `address` will be read. Any address is right.
+inline void prefetch(const std::byte* address) noexcept {
+  __builtin_prefetch(address);
+}
+// A hint that the cache line at `address` will be written as a whole or in part: several at a time are then fetched for
+// writing while one would be. Any address is right.
+inline void prefetch_for_write(const std::byte* address) noexcept {
+#if defined(__x86_64__)
+  // What __builtin_prefetch makes of it without a compiler option fetches the line for reading, and the store would have to
+  // ask for it again. CPUs that don't know the instruction take it for a no-op.
+  asm volatile("prefetchw %0" : : "m"(*address));
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
 }  // namespace ringway::guest

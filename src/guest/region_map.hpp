@@ -34,6 +34,13 @@ class RegionMap {
     UserAddress user;
     std::byte* host = nullptr;
     std::shared_ptr<Mapping> mapping;
+
+    // Host memory of [address, address + length) if all of it, and any, lies here; else nullptr.
+    [[nodiscard, gnu::always_inline]] inline std::byte* host_of(std::uint64_t address, std::uint64_t length) const noexcept {
+      const std::uint64_t offset = address - guest.value;
+      // With a length of 0 the left side of the second comparison is larger than any.
+      return offset < bytes && length - 1 < bytes - offset ? host + offset : nullptr;
+    }
   };
 
   RegionMap() = default;

@@ -67,6 +67,21 @@ NetRefusal check_header(const NetFrameLimits& limits, NetFrame& frame) noexcept 
   return check_checksum(header, frame.bytes);
 }
 
+// The header at `at` of a frame within the wire's length. out.bytes is known.
+[[gnu::always_inline]] inline NetRefusal read_header(const std::byte* at, const NetFrameLimits& limits,
+                                                     NetFrame& out) noexcept {
+  out.header = {};
+  std::uint64_t start = 0;  // flags to csum_start
+  guest::copy(reinterpret_cast<std::byte*>(&start), at, sizeof start);
+  constexpr std::uint64_t kFlagsAndType = 0xffff;
+  if (!limits.checksum || (start & kFlagsAndType) == 0) {
+    return NetRefusal::none;
+  }
+  std::memcpy(&out.header, &start, sizeof start);
+  guest::copy(reinterpret_cast<std::byte*>(&out.header.csum_offset), at + sizeof start, sizeof out.header.csum_offset);
+  return check_header(limits, out);
+}
+
 // Any chain: refused, or with a header in several descriptors.
 [[gnu::noinline]] NetRefusal parse_any(const Chain& chain, bool chain_fault, std::size_t header_bytes,
                                        const NetFrameLimits& limits, std::span<iovec> storage, NetFrame& out) noexcept {
@@ -140,15 +155,28 @@ NetRefusal parse_net_frame(const Chain& chain, bool chain_fault, std::size_t hea
   }
   out.data = storage.first(count);
   out.bytes = static_cast<std::uint32_t>(bytes);
-  out.header = {};
-  std::uint64_t start = 0;  // flags to csum_start
-  guest::copy(reinterpret_cast<std::byte*>(&start), base, sizeof start);
-  constexpr std::uint64_t kFlagsAndType = 0xffff;
-  if (!limits.checksum || (start & kFlagsAndType) == 0) {
-    return NetRefusal::none;
+  return read_header(base, limits, out);
+}
+
+NetRefusal parse_net_frame(const ChainBuffer& buffer, std::size_t header_bytes, const NetFrameLimits& limits, iovec& storage,
+                           NetFrame& out) noexcept {
+  RW_DCHECK(header_bytes >= kHeaderBytesRead && header_bytes <= sizeof(spec::NetHeader));
+  const std::uint64_t bytes = std::uint64_t{buffer.bytes} - header_bytes;  // may wrap, and is too much then
+  storage = {.iov_base = buffer.at + header_bytes, .iov_len = bytes};
+  out.data = {&storage, 1};
+  out.bytes = static_cast<std::uint32_t>(bytes);
+  if (RW_LIKELY(bytes >= kEthernetHeaderBytes && bytes <= limits.bytes_max)) {
+    return read_header(buffer.at, limits, out);
   }
-  std::memcpy(&out.header, &start, sizeof start);
-  guest::copy(reinterpret_cast<std::byte*>(&out.header.csum_offset), base + sizeof start, sizeof out.header.csum_offset);
+  if (buffer.bytes < header_bytes + kEthernetHeaderBytes) {
+    return buffer.bytes < header_bytes ? NetRefusal::short_header : NetRefusal::short_frame;
+  }
+  // To be cut, or too long.
+  if (!limits.checksum || bytes > limits.gso_bytes_max) {
+    return NetRefusal::long_frame;
+  }
+  out.header = {};
+  guest::copy(reinterpret_cast<std::byte*>(&out.header), buffer.at, kHeaderBytesRead);
   return check_header(limits, out);
 }
 

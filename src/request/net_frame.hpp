@@ -78,5 +78,8 @@ struct NetFrameLimits {
 // valid only with NetRefusal::none.
 [[nodiscard]] NetRefusal parse_net_frame(const Chain& chain, bool chain_fault, std::size_t header_bytes,
                                          const NetFrameLimits& limits, std::span<iovec> storage, NetFrame& out) noexcept;
+// The same for a chain that is a single buffer, and one piece of storage.
+[[nodiscard]] NetRefusal parse_net_frame(const ChainBuffer& buffer, std::size_t header_bytes, const NetFrameLimits& limits,
+                                         iovec& storage, NetFrame& out) noexcept;
 
 }  // namespace ringway

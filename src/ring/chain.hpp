@@ -56,6 +56,13 @@ enum class RingFault : std::uint8_t {
 [[nodiscard]] const char* to_string(ChainFault fault) noexcept;
 [[nodiscard]] const char* to_string(RingFault fault) noexcept;
 
+// A chain of a single buffer.
+struct ChainBuffer {
+  std::byte* at = nullptr;
+  std::uint32_t bytes = 0;  // not 0
+  ChainId chain;
+};
+
 class Chain {
  public:
   // Kept chains, together, have at most `kept_segments` segments before the last one is kept.

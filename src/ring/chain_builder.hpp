@@ -31,6 +31,9 @@ namespace ringway {
 inline constexpr std::uint32_t kIndirectEntriesMax = limits::kRingSizeMax;
 inline constexpr std::uint32_t kDescriptorBytes = 16;
 
+// By these a chain is known to be a single buffer, and of which direction.
+inline constexpr std::uint16_t kBufferFlags = spec::kDescNext | spec::kDescIndirect | spec::kDescWrite;
+
 // Reads a descriptor once, by two words. REQUIRES: `at` is aligned to 8.
 template <typename Descriptor>
 [[nodiscard]] inline Descriptor read_descriptor(const std::byte* at) noexcept {

@@ -34,6 +34,12 @@ class DeviceRing {
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept {
     return packed_layout_ ? packed_.pop(map, chain) : split_.pop(map, chain);
   }
+  // Takes chains as pop() would, several at a time, as long as they are the simplest there are: one buffer, all of it
+  // readable or (`writable`) writable, in the region of memory where the last one was. Returns how many; those behind them,
+  // or that there are none, is for pop() to find out. With IN_ORDER and in-flight regions there are never any.
+  [[nodiscard]] std::size_t pop_buffers(const RegionMap& map, bool writable, std::span<ChainBuffer> out) noexcept {
+    return packed_layout_ ? packed_.pop_buffers(map, writable, out) : split_.pop_buffers(map, writable, out);
+  }
   // Takes a pop() back, of the chain popped last among those not yet taken back; that may be done with several, newest
   // first. The next pop() gives it again. Not for chains that an in-flight region knows of.
   void unpop(ChainId id) noexcept { packed_layout_ ? packed_.unpop(id) : split_.unpop(id); }

@@ -5,11 +5,13 @@ namespace ringway {
 namespace {
 
 // A base of zero says "index 0, both wrap counters 0": the start of an even lap. User Mode Linux sends it for a ring that
-// was never used, whose counters are 1 (virtio 1.3 §2.8.1). The ring's first descriptor tells the two apart: there the
-// device has set USED in the lap before an even one, and the driver leaves it set when it makes it available in that lap;
-// in a new ring it is clear, whether the driver has made anything available yet or not.
+// was never used, whose counters are 1 (virtio 1.3 §2.8.1). DPDK's virtio-user knows only the half of the position that is
+// to be made available next, so its new ring looks like one that is in flight as a whole. The ring's first descriptor tells:
+// there the device has set USED in the lap before an even one, and the driver leaves it set when it makes it available in
+// that lap; in a new ring it is clear, whether the driver has made anything available yet or not.
 std::uint32_t adopt_base(const RingLayout& layout, std::uint32_t base) {
-  if (base != 0) {
+  constexpr std::uint32_t kHalfOfInitial = kPackedBaseInitial & 0xffffU;
+  if (base != 0 && base != kHalfOfInitial) {
     return base;
   }
   const auto flags = guest::load<std::uint16_t>(layout.descriptor_area + offsetof(spec::PackedDescriptor, flags));

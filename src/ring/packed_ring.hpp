@@ -19,6 +19,7 @@
 // The last two lines are those of the split ring, with one 32-bit word in the place of an event index or flags.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -92,6 +93,7 @@ class PackedRing {
  public:
   PackedRing(const RingLayout& layout, RingFeatures features, std::uint32_t base);
 
+  [[nodiscard]] std::size_t pop_buffers(const RegionMap& map, bool writable, std::span<ChainBuffer> out) noexcept;
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept;
   // Walks a chain from copies of its descriptors, as the in-flight region keeps them.
   [[nodiscard]] PopStatus restore(std::span<const spec::PackedDescriptor> descriptors, const RegionMap& map,
@@ -235,6 +237,31 @@ inline PopStatus PackedRing::pop(const RegionMap& map, Chain& chain) noexcept {
     next_avail_.advance(chain.id().descriptors, layout_.size);
   }
   return status;
+}
+
+inline std::size_t PackedRing::pop_buffers(const RegionMap& map, bool writable, std::span<ChainBuffer> out) noexcept {
+  if (RW_UNLIKELY(order_.active() || kept_ != nullptr || ring_fault_ != RingFault::none)) {
+    return 0;
+  }
+  const RegionMap::Region& region = map.near(near_);
+  const std::uint16_t wanted = writable ? spec::kDescWrite : std::uint16_t{0};
+  const std::size_t most = std::min<std::size_t>(out.size(), layout_.size - outstanding_);
+  PackedPosition position = next_avail_;
+  std::size_t count = 0;
+  for (; count < most && available(position); ++count) {
+    // As in pop(): decided on this second read alone.
+    const auto descriptor = read_descriptor<spec::PackedDescriptor>(descriptor_at(position.index));
+    std::byte* const at = region.host_of(descriptor.address, descriptor.length);
+    if ((descriptor.flags & kBufferFlags) != wanted || at == nullptr || RW_UNLIKELY(descriptor.id >= layout_.size)) {
+      break;
+    }
+    out[count] = {.at = at, .bytes = descriptor.length, .chain = {.head = descriptor.id, .descriptors = 1}};
+    position.advance(1, layout_.size);
+  }
+  next_avail_ = position;
+  in_flight_ += static_cast<std::uint32_t>(count);
+  outstanding_ += static_cast<std::uint32_t>(count);
+  return count;
 }
 
 inline void PackedRing::unpop(ChainId id) noexcept {

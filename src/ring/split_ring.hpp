@@ -18,8 +18,10 @@
 // other's store, so a notification is sent, or the sleeper finds the work by himself, or both.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/check.hpp"
 #include "base/fence.hpp"
@@ -38,6 +40,7 @@ class SplitRing {
   SplitRing(const RingLayout& layout, RingFeatures features, std::uint32_t base);
 
   [[nodiscard]] PopStatus pop(const RegionMap& map, Chain& chain) noexcept;
+  [[nodiscard]] std::size_t pop_buffers(const RegionMap& map, bool writable, std::span<ChainBuffer> out) noexcept;
   [[nodiscard]] PopStatus reread(std::uint16_t head, const RegionMap& map, Chain& chain) noexcept;
   void unpop(ChainId id) noexcept;
   void push_used(ChainId id, std::uint32_t written_bytes) noexcept;
@@ -90,6 +93,9 @@ class SplitRing {
 
   // Looks at the driver's index. chain: there is something to take.
   [[nodiscard]] PopStatus look() noexcept;
+  [[nodiscard]] spec::Descriptor descriptor_at(std::uint32_t index) const noexcept {
+    return read_descriptor<spec::Descriptor>(layout_.descriptor_area + std::size_t{index} * kDescriptorBytes);
+  }
   [[nodiscard]] PopStatus walk(std::uint32_t head, const RegionMap& map, Chain& chain) noexcept;
   PopStatus stop(RingFault fault) noexcept;
   void emit_used(ChainId id, std::uint32_t written_bytes) noexcept;
@@ -151,8 +157,7 @@ inline PopStatus SplitRing::walk(std::uint32_t head, const RegionMap& map, Chain
   std::uint32_t index = head;
   std::uint32_t taken = 1;
   for (;; ++taken) {
-    const auto descriptor =
-        read_descriptor<spec::Descriptor>(layout_.descriptor_area + std::size_t{index} * kDescriptorBytes);
+    const spec::Descriptor descriptor = descriptor_at(index);
     if ((descriptor.flags & spec::kDescIndirect) != 0) {
       // A table may follow direct buffers but must come last; WRITE has no meaning on it (§2.7.5.3.2).
       if (RW_UNLIKELY(!indirect_ || (descriptor.flags & spec::kDescNext) != 0)) {
@@ -201,6 +206,37 @@ inline PopStatus SplitRing::pop(const RegionMap& map, Chain& chain) noexcept {
     ++next_avail_;
   }
   return status;
+}
+
+// No hints: nothing in a round depends on the one before, so the CPU itself has the descriptors of several on their way.
+inline std::size_t SplitRing::pop_buffers(const RegionMap& map, bool writable, std::span<ChainBuffer> out) noexcept {
+  if (RW_UNLIKELY(order_.active())) {
+    return 0;
+  }
+  const auto ready = [this] { return static_cast<std::uint16_t>(avail_seen_ - next_avail_); };
+  if (ready() < out.size() && look() != PopStatus::chain) {
+    return 0;
+  }
+  const RegionMap::Region& region = map.near(near_);
+  const std::uint16_t wanted = writable ? spec::kDescWrite : std::uint16_t{0};
+  const std::size_t most = std::min<std::size_t>(out.size(), ready());
+  std::size_t count = 0;
+  for (; count < most; ++count) {
+    const auto head = guest::load<std::uint16_t>(avail_entry(static_cast<std::uint16_t>(next_avail_ + count)));
+    if (RW_UNLIKELY(head >= layout_.size)) {
+      break;
+    }
+    const spec::Descriptor descriptor = descriptor_at(head);
+    std::byte* const at = region.host_of(descriptor.address, descriptor.length);
+    if ((descriptor.flags & kBufferFlags) != wanted || at == nullptr) {
+      break;
+    }
+    out[count] = {.at = at, .bytes = descriptor.length, .chain = {.head = head, .descriptors = 1}};
+  }
+  next_avail_ = static_cast<std::uint16_t>(next_avail_ + count);
+  in_flight_ += static_cast<std::uint32_t>(count);
+  outstanding_ += static_cast<std::uint32_t>(count);
+  return count;
 }
 
 inline void SplitRing::unpop(ChainId /*the newest*/) noexcept {

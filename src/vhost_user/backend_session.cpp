@@ -318,6 +318,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   bool notify_config_change() override;
   bool send_vring_call(std::uint32_t index) override;
   bool send_vring_error(std::uint32_t index) override;
+  void warn(const std::string& text) override { log_->warn(text); }
   void give_up(const std::string& reason) override;
 
   Loop& loop_;

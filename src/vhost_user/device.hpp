@@ -58,6 +58,8 @@ class FrontEndPort {
   // VHOST_USER_BACKEND_VRING_CALL / VRING_ERR, for INBAND_NOTIFICATIONS.
   virtual bool send_vring_call(std::uint32_t index) = 0;
   virtual bool send_vring_error(std::uint32_t index) = 0;
+  // For the log, whose lines are bounded for each socket: something of the front-end's, or its guest's, stopped working.
+  virtual void warn(const std::string& text) = 0;
   // The front-end does what no session can go on with; ends the session.
   virtual void give_up(const std::string& reason) = 0;
 

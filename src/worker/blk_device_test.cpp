@@ -155,6 +155,7 @@ class NotingPort final : public vhost_user::FrontEndPort {
   bool notify_config_change() override { return false; }
   bool send_vring_call(std::uint32_t /*index*/) override { return false; }
   bool send_vring_error(std::uint32_t /*index*/) override { return false; }
+  void warn(const std::string& /*text*/) override {}
   void give_up(const std::string& /*reason*/) override { given_up = true; }
 
   bool given_up = false;

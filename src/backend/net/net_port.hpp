@@ -35,9 +35,12 @@ class NetReceiver {
     no_buffers,  // the guest gave none, or not enough: nothing was taken. receive() is called again when it may have more
   };
 
-  // Copies a frame to the guest. Its header is as the sender gave it: what the guest didn't negotiate is made up for. May be
-  // called at any time on the worker's thread.
-  [[nodiscard]] virtual Delivery deliver(const NetFrame& frame) noexcept = 0;
+  // Copies frames to the guest, in their order, as long as it has buffers: how many it is done with. Their headers are as
+  // the sender gave them: what the guest didn't negotiate is made up for. May be called at any time on the worker's thread.
+  [[nodiscard]] virtual std::size_t deliver(std::span<const NetFrame> frames) noexcept = 0;
+  [[nodiscard]] Delivery deliver(const NetFrame& frame) noexcept {
+    return deliver(std::span(&frame, 1)) == 1 ? Delivery::done : Delivery::no_buffers;
+  }
   // How many frames deliver() would not take for lack of room, and the channel dropped therefore.
   virtual void count_overruns(std::uint64_t frames) noexcept = 0;
 

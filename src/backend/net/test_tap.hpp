@@ -183,13 +183,18 @@ class PlainReceiver final : public NetReceiver {
   std::uint64_t lends = 0;
   int wakes = 0;
 
-  [[nodiscard]] Delivery deliver(const NetFrame& frame) noexcept override {
+  using NetReceiver::deliver;
+  [[nodiscard]] std::size_t deliver(std::span<const NetFrame> frames) noexcept override {
     EXPECT_EQ(lent_, 0U) << "deliver() before land()";
-    if (buffers == 0) {
-      return Delivery::no_buffers;
+    const std::size_t taken = std::min(frames.size(), buffers);
+    buffers -= taken;
+    count += taken;
+    for (const NetFrame& frame : frames.first(taken)) {
+      keep(frame);
     }
-    --buffers;
-    ++count;
+    return taken;
+  }
+  void keep(const NetFrame& frame) {
     Got one{.header = Octets(header_bytes), .frame = {}, .in_place = false};
     std::memcpy(one.header.data(), &frame.header, header_bytes);
     for (const iovec& piece : frame.data) {
@@ -198,7 +203,6 @@ class PlainReceiver final : public NetReceiver {
     }
     EXPECT_EQ(one.frame.size(), frame.bytes);
     got.push_back(std::move(one));
-    return Delivery::done;
   }
   void count_overruns(std::uint64_t frames) noexcept override { overruns += frames; }
   [[nodiscard]] std::size_t lend(std::span<NetLanding> landings, std::uint32_t bytes) noexcept override {
