@@ -158,8 +158,9 @@ template <typename Options>
 constexpr OptionKey<Options> kPackedKey =
     switch_key<Options, &Options::packed>("packed", "offer packed rings (default: on)");
 template <typename Options>
-constexpr OptionKey<Options> kInOrderKey =
-    switch_key<Options, &Options::in_order>("in-order", "offer in-order completion (default: off)");
+constexpr OptionKey<Options> kInOrderKey = switch_key<Options, &Options::in_order>(
+    "in-order", std::is_same_v<Options, NetOptions> ? "offer in-order completion (default: on)"
+                                                    : "offer in-order completion (default: off)");
 template <typename Options>
 constexpr OptionKey<Options> kInbandKey =
     switch_key<Options, &Options::inband>("inband", "offer notifications by message instead of eventfd (default: off)");

@@ -106,7 +106,8 @@ NetDevice::NetDevice(NetDeviceOptions options, std::unique_ptr<NetPort> port, st
     auto pair = std::make_unique<Pair>();
     pair->index = i;
     pair->receive = std::make_unique<NetReceiveQueue>(surroundings(2 * i, options_.stop_deadline), i);
-    pair->transmit = std::make_unique<NetTransmitQueue>(surroundings(2 * i + 1, options_.stop_deadline));
+    pair->transmit =
+        std::make_unique<NetTransmitQueue>(surroundings(2 * i + 1, options_.stop_deadline), net_port_->info().borrows);
     add_queue(*pair->receive, worker);
     add_queue(*pair->transmit, worker);
     pairs_.push_back(std::move(pair));

@@ -30,7 +30,9 @@ struct NetReceiveRules {
 
 class NetReceiveQueue final : public RingQueue, public NetReceiver {
  public:
-  NetReceiveQueue(Surroundings surroundings, std::uint32_t pair) : RingQueue(std::move(surroundings)), pair_(pair) {}
+  NetReceiveQueue(Surroundings surroundings, std::uint32_t pair) : RingQueue(std::move(surroundings)), pair_(pair) {
+    complete_in_order();
+  }
   ~NetReceiveQueue() override = default;
 
   // `channel` is open as long as the ring is not stopped, and `scratch` is the worker's.

@@ -21,7 +21,13 @@ struct NetTransmitRules {
 
 class NetTransmitQueue final : public RingQueue, public NetSender {
  public:
-  explicit NetTransmitQueue(Surroundings surroundings) : RingQueue(std::move(surroundings)) { serve_when_disabled(); }
+  // Whether its port may borrow frames.
+  explicit NetTransmitQueue(Surroundings surroundings, bool borrows = false) : RingQueue(std::move(surroundings)) {
+    serve_when_disabled();
+    if (!borrows) {
+      complete_in_order();
+    }
+  }
   ~NetTransmitQueue() override = default;
 
   // `channel` is open as long as the ring is not stopped, and `scratch` is the worker's.

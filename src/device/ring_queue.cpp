@@ -20,6 +20,8 @@ Result<> RingQueue::begin(WorkerContext& context, vhost_user::RingStart start, s
                 " can't start: what was in flight in its previous life has not ended yet; stop it and wait, or detach");
   }
   RW_TRY_ASSIGN(const RingLayout layout, RingLayout::resolve(*map, start.addresses, start.size, start.features.packed));
+  RW_CHECK(!completes_in_order_ || start.inflight == nullptr);
+  start.features.in_order = start.features.in_order && !completes_in_order_;
   DeviceRing ring(layout, start.features, start.base);
   if (start.inflight != nullptr) {
     RW_TRY_ASSIGN(inflight_, InflightQueue::open({start.inflight, start.inflight->memory.get()},

@@ -127,6 +127,9 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   // Whether a ring that is disabled after it has been enabled is served all the same, as vhost-user has it for what a card
   // transmits: it is to be thrown away. Before the first start.
   void serve_when_disabled() noexcept { served_when_disabled_ = true; }
+  // Of a queue that gives its chains back in the order in which it took them, whatever was negotiated (and offers no
+  // in-flight region): then the ring needn't see to IN_ORDER. Before the first start.
+  void complete_in_order() noexcept { completes_in_order_ = true; }
   // What an earlier life of the device had taken, then what is available.
   [[nodiscard]] PopStatus next_chain(Chain& chain) noexcept {
     if (RW_UNLIKELY(!replay_.empty())) {
@@ -221,6 +224,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   bool enabled_ = false;
   bool was_enabled_ = false;
   bool served_when_disabled_ = false;
+  bool completes_in_order_ = false;
   bool broken_ = false;
   bool owe_call_ = false;  // signal once whatever the driver's suppression says: after start and a new call fd
   bool inband_call_ = false;

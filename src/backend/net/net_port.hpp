@@ -112,6 +112,7 @@ struct NetPortInfo {
   std::uint32_t mtu_max = 65535;     // the largest that frames may have
   std::uint64_t host_offloads = 0;   // spec::kNetHost… (and kNetCsum) that it takes from the guest
   std::uint64_t guest_offloads = 0;  // spec::kNetGuest… that it can make use of
+  bool borrows = false;              // its channels keep frames beyond their send(), and give them back in any order
 };
 
 class NetPort {
