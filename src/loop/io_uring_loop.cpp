@@ -544,13 +544,6 @@ io_uring_sqe* IoUringLoop::prepare(UringOperation& operation) noexcept {
   if (RW_UNLIKELY(free_slot_ == kNoSlot)) {
     return nullptr;
   }
-  // A device must not idle while a batch for it is put together, and the busier it is the larger batches may be: what was
-  // prepared goes ahead once it is more than a third of all. (A disk that ends reads of 4 KiB 32 at a time gave 74 k/s with
-  // one submission for all 32, which took 50 us to prepare, 85 k/s with one for each, and as many, at the least CPU for
-  // each, with this.)
-  if (RW_UNLIKELY(3 * pending_submissions() > in_flight_)) {
-    static_cast<void>(enter(0, 0, nullptr));
-  }
   io_uring_sqe* sqe = take_sqe();
   if (RW_UNLIKELY(sqe == nullptr)) {
     return nullptr;

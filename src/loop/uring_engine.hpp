@@ -30,7 +30,7 @@ class UringEngine {
   virtual ~UringEngine() = default;
 
   // A prepared, empty submission entry for `operation`; fill it with the io_uring_prep_… functions (which keep user_data),
-  // no other call between. It goes to the kernel with the next poll() or wait(), or already with a later prepare().
+  // no other call between. It goes to the kernel with the next poll() or wait(). Flushes by itself when the queue is full;
   // nullptr only if the kernel takes nothing at that moment or the table of operations is full (then retry next turn).
   [[nodiscard]] virtual io_uring_sqe* prepare(UringOperation& operation) noexcept = 0;
 

@@ -973,6 +973,28 @@ TEST_P(DeviceRingTest, HalfABaseStartsANewRing) {
   EXPECT_TRUE(take_one());
 }
 
+// The first descriptor may have been in the middle of a chain when the lap ended, and then no used element went there.
+TEST_P(DeviceRingTest, BaseOfZeroGoesOnWhateverTheChainsWere) {
+  const DriverBuffer buffer{.address = GuestAddress{data()}, .bytes = 1};
+  const std::vector<DriverBuffer> chain(3, buffer);
+  int stops = 0;
+  for (std::uint32_t i = 0; i < 10 * kSize; ++i) {
+    ASSERT_TRUE(driver_->add(chain, i));
+    static_cast<void>(driver_->publish());
+    ASSERT_EQ(pop(), PopStatus::chain);
+    EXPECT_EQ(chain_.readable_bytes(), 3U);
+    device_->push_used(chain_.id(), 0);
+    device_->publish();
+    ASSERT_TRUE(take_one());
+    if (device_->base() == (packed() ? 0U : kSize)) {
+      ++stops;
+      device_.emplace(memory_->layout, features_, device_->base());
+      ASSERT_EQ(pop(), PopStatus::empty);
+    }
+  }
+  EXPECT_GE(stops, 1);
+}
+
 TEST_P(DeviceRingTest, PopsBuffersAsFarAsAnotherKindOfChain) {
   pass_one();  // from here on the ring knows the region
   ASSERT_TRUE(take_one());

@@ -4,18 +4,26 @@ namespace ringway {
 
 namespace {
 
+// Whether any lap of the ring was ever used: the device sets USED in the first one (and each odd one) where the used
+// elements go, and the driver leaves it set where it makes descriptors available in the next. Which descriptors that are
+// depends on how long the chains were, so all are looked at.
+bool is_new(const RingLayout& layout) {
+  for (std::uint32_t i = 0; i < layout.size; ++i) {
+    const std::byte* const descriptor = layout.descriptor_area + std::size_t{i} * kDescriptorBytes;
+    const auto flags = guest::load<std::uint16_t>(descriptor + offsetof(spec::PackedDescriptor, flags));
+    if ((flags & spec::kPackedDescUsed) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // A base of zero says "index 0, both wrap counters 0": the start of an even lap. User Mode Linux sends it for a ring that
 // was never used, whose counters are 1 (virtio 1.3 §2.8.1). DPDK's virtio-user knows only the half of the position that is
-// to be made available next, so its new ring looks like one that is in flight as a whole. The ring's first descriptor tells:
-// there the device has set USED in the lap before an even one, and the driver leaves it set when it makes it available in
-// that lap; in a new ring it is clear, whether the driver has made anything available yet or not.
+// to be made available next, so its new ring looks like one that is in flight as a whole.
 std::uint32_t adopt_base(const RingLayout& layout, std::uint32_t base) {
   constexpr std::uint32_t kHalfOfInitial = kPackedBaseInitial & 0xffffU;
-  if (base != 0 && base != kHalfOfInitial) {
-    return base;
-  }
-  const auto flags = guest::load<std::uint16_t>(layout.descriptor_area + offsetof(spec::PackedDescriptor, flags));
-  return (flags & spec::kPackedDescUsed) == 0 ? kPackedBaseInitial : base;
+  return (base == 0 || base == kHalfOfInitial) && is_new(layout) ? kPackedBaseInitial : base;
 }
 
 }  // namespace
