@@ -182,7 +182,8 @@ void WorkerPool::Worker::turn() noexcept {
     return;
   }
   if (worked) {
-    end_productive_turn(clock_now() - began);
+    context.now = clock_now();  // which the sleep leaves as it is if something has come already
+    end_productive_turn(context.now - began);
   }
   sleep();
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "loop/clock.hpp"
+#include "loop/uring_engine.hpp"
 #include "notify/event_fd.hpp"
 
 namespace ringway {
@@ -108,6 +109,45 @@ TEST(WorkerPool, OneFrontEndHoldsAWorkerOnce) {
     pollfd written{.fd = peers[i].get(), .events = POLLIN, .revents = 0};
     EXPECT_EQ(poll(&written, 1, 0), 0) << "ring " << i << " was written to";
   }
+}
+
+// Operations that have completed already when the worker would sleep: each turn begins when the one before has ended.
+TEST(WorkerPool, TimeIsCountedOnceWhenCompletionsComeBeforeTheSleep) {
+  auto pool = make_pool();
+  if (!pool->has_uring()) {
+    GTEST_SKIP() << "no io_uring here";
+  }
+  class Endless final : public UringOperation {
+   public:
+    void start(UringEngine& engine) {
+      engine_ = &engine;
+      again();
+    }
+    void on_completion(std::int32_t /*result*/) noexcept override {
+      if (--left_ == 0) {
+        ended.set_value();
+      } else {
+        again();
+      }
+    }
+    std::promise<void> ended;
+
+   private:
+    void again() {
+      io_uring_prep_nop(engine_->prepare(*this));
+      engine_->submit();
+    }
+    UringEngine* engine_ = nullptr;
+    int left_ = 3000;
+  } endless;
+  const WorkerPort& port = pool->ports().front();
+  const Instant began = clock_now();
+  port.executor->post([&] { endless.start(*port.context->loop.uring()); });
+  endless.ended.get_future().get();
+  const Duration wall = clock_now() - began;
+  const WorkerStats stats = pool->stats().front();
+  EXPECT_GE(stats.productive_turns, 1000U) << "else this tests nothing";
+  EXPECT_LE(stats.productive_ns, static_cast<std::uint64_t>(wall.ns));
 }
 
 TEST(WorkerPool, AnIdleWorkerSleeps) {
