@@ -557,6 +557,13 @@ io_uring_sqe* IoUringLoop::prepare(UringOperation& operation) noexcept {
   return sqe;
 }
 
+void IoUringLoop::submit() noexcept {
+  if (pending_submissions() != 0) {
+    // What the kernel doesn't take now stays for the next poll() or wait().
+    static_cast<void>(enter(0, 0, nullptr));
+  }
+}
+
 Result<int> IoUringLoop::register_file(int fd) {
   if (free_files_.empty()) {
     return fail("no slot is left in the io_uring's table of registered files");

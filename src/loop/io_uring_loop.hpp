@@ -50,6 +50,7 @@ class IoUringLoop final : public Loop, public UringEngine {
 
   // UringEngine
   [[nodiscard]] io_uring_sqe* prepare(UringOperation& operation) noexcept override;
+  void submit() noexcept override;
   [[nodiscard]] Result<int> register_file(int fd) override;
   void unregister_file(int slot) noexcept override;
   [[nodiscard]] Result<int> register_buffer(std::span<std::byte> memory) override;

@@ -330,6 +330,27 @@ TEST_P(UringEngineTest, SubmittingAndReapingABatchIsOneSystemCall) {
   EXPECT_EQ(loop->system_calls(), before + 1);
 }
 
+TEST_P(UringEngineTest, SubmitHandsOverWhatIsPreparedAndHandlesNothing) {
+  auto loop = loop_with({.entries = 64});
+  loop->poll(clock_now());
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_NONBLOCK | O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  Recorded write;
+  io_uring_prep_write(loop->prepare(write), writer.get(), "x", 1, 0);
+  char byte = 0;
+  EXPECT_EQ(::read(reader.get(), &byte, 1), -1);
+  const std::uint64_t before = loop->system_calls();
+  loop->submit();
+  loop->submit();
+  EXPECT_EQ(loop->system_calls(), before + 1) << "nothing is left for the second one";
+  EXPECT_EQ(::read(reader.get(), &byte, 1), 1);
+  EXPECT_EQ(write.completions, 0);
+  EXPECT_EQ(loop->poll(clock_now()), 1U);
+  EXPECT_EQ(write.completions, 1);
+}
+
 TEST_P(UringEngineTest, WaitSubmitsAndSleepsInOneSystemCall) {
   auto loop = loop_with({.entries = 64});
   loop->poll(clock_now());

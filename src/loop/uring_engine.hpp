@@ -34,6 +34,10 @@ class UringEngine {
   // nullptr only if the kernel takes nothing at that moment or the table of operations is full (then retry next turn).
   [[nodiscard]] virtual io_uring_sqe* prepare(UringOperation& operation) noexcept = 0;
 
+  // Hands over what was prepared so far, without waiting and without completions being handled: for who has a long batch
+  // and a device that idles meanwhile. A system call.
+  virtual void submit() noexcept = 0;
+
   // A slot in the ring's table of registered files (IOSQE_FIXED_FILE), or an error when there is none left (use the plain
   // fd then). Released when nothing in flight uses it.
   [[nodiscard]] virtual Result<int> register_file(int fd) = 0;

@@ -1,4 +1,5 @@
-// Over the loop's io_uring: one submission for all that a turn collected, straight to and from guest memory.
+// Over the loop's io_uring, straight to and from guest memory: one submission for all that a turn collected; a long batch
+// goes in several.
 #include <liburing.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 class UringChannel final : public FileChannel, private TimerHandler {
  public:
   UringChannel(const Options& options, Loop& loop, BlkChannelCounters& counters, UringEngine& engine)
-      : FileChannel(options, counters), loop_(loop), engine_(engine), target_fd_(options.fd) {
+      : FileChannel(options, counters), loop_(loop), engine_(engine), direct_(options.direct), target_fd_(options.fd) {
     if (options.registering != nullptr) {
       memory_.emplace(loop, engine, *options.registering, options.disk);
     }
@@ -35,7 +36,10 @@ class UringChannel final : public FileChannel, private TimerHandler {
     loop_.cancel_timer(*this);
   }
 
-  void end_of_batch() noexcept override { submit_held_back(); }
+  void end_of_batch() noexcept override {
+    submit_held_back();
+    prepared_ = 0;  // the loop submits now
+  }
   void use_memory(const std::shared_ptr<const RegionMap>& map) override {
     if (memory_) {
       memory_->use(map);
@@ -44,12 +48,22 @@ class UringChannel final : public FileChannel, private TimerHandler {
 
  private:
   static constexpr Duration kRetryAfter = Duration::milliseconds(1);
+  static constexpr std::uint32_t kPreparedLeast = 4;           // fewer aren't worth a system call
   static constexpr std::size_t kTransferBytesMax = 1U << 30U;  // an entry's length is 32 bits wide
 
   [[nodiscard]] std::int32_t start(FileOperation& operation) noexcept override {
     if (!held_back_.empty() || !try_start(operation)) {
       held_back_.push(operation);
       loop_.set_timer(*this, clock_now() + kRetryAfter);
+      return kPending;
+    }
+    // A device must not idle while a batch for it is put together, and the busier it is the larger batches may be: what was
+    // prepared goes ahead once it is more than a third of all. With 32 reads of 4 KiB at a time a disk that ends them all
+    // together gave 74 k/s by one submission for all, which took 50 us to prepare, and 85 k/s so. What comes from the page
+    // cache is copied by this thread in any case.
+    if (direct_ && ++prepared_ >= kPreparedLeast && 3 * prepared_ > in_flight()) {
+      engine_.submit();
+      prepared_ = 0;
     }
     return kPending;
   }
@@ -144,7 +158,9 @@ class UringChannel final : public FileChannel, private TimerHandler {
 
   Loop& loop_;
   UringEngine& engine_;
-  int target_fd_;  // a slot of the registered files, or the fd
+  const bool direct_;
+  std::uint32_t prepared_ = 0;  // since the last submission
+  int target_fd_;               // a slot of the registered files, or the fd
   bool registered_ = false;
   std::optional<RegisteredMemory> memory_;
   Fifo<FileOperation> held_back_;  // while the ring takes no more
