@@ -308,11 +308,14 @@ std::size_t NetReceiveQueue::put_plain(std::span<const NetFrame> frames) noexcep
     }
     write_plain_header(buffer.at, frame.header);
     guest::copy(buffer.at + spec::kNetHeaderBytes, static_cast<const std::byte*>(frame.data.front().iov_base), frame.bytes);
-    complete_fresh(buffer.chain, whole);
     bytes += frame.bytes;
     if (RW_UNLIKELY(frame.header.gso_type != spec::kNetGsoNone)) {
       ++gso;
     }
+  }
+  // Apart from the copies: the lines of the used ring are the driver's as well, and stores leave the CPU in their order.
+  for (std::size_t i = 0; i < done; ++i) {
+    complete_fresh(buffers[i].chain, spec::kNetHeaderBytes + frames[i].bytes);
   }
   for (std::size_t left = buffers.size(); left > done; --left) {
     unpop(buffers[left - 1].chain);
