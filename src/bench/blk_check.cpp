@@ -3,12 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <ostream>
 #include <string_view>
-
-#include <nlohmann/json.hpp>
 
 #include "bench/blk_check_rules.hpp"
 #include "bench/connect_backend.hpp"
@@ -16,16 +13,6 @@
 
 namespace ringway {
 namespace blk_check {
-
-Verdict pass(std::string seen) {
-  return {Outcome::pass, std::move(seen)};
-}
-Verdict failed(std::string seen) {
-  return {Outcome::fail, std::move(seen)};
-}
-Verdict skip(std::string why) {
-  return {Outcome::skip, std::move(why)};
-}
 
 std::string describe(const Answer& answer) {
   if (!answer.completed) {
@@ -104,55 +91,62 @@ bool Session::alive() {
   return request(spec::kBlkTypeIn, 0, {&data, 1}).ok();
 }
 
-namespace {
-
-struct Tally {
-  std::size_t passed = 0, failed = 0, skipped = 0;
-  bool any = false;  // a rule had the name that was asked for
-};
-
-const char* outcome_name(Outcome outcome) {
-  return outcome == Outcome::pass ? "PASS" : outcome == Outcome::fail ? "FAIL" : "SKIP";
+bool Session::submit(std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const DriverBuffer data{queue().buffer(i).guest, driver_->block_bytes(), true};
+    if (!queue().submit({.type = spec::kBlkTypeIn, .sector = 0, .token = i, .data = {&data, 1}, .ranges = {}})) {
+      return false;
+    }
+  }
+  return true;
 }
 
-Verdict judge(const Rule& rule, const Context& context) {
+std::size_t Session::reap(std::size_t most) {
+  std::size_t count = 0;
+  BlkCompletion completion;
+  while (count < most && queue().reap({&completion, 1}) == 1) {
+    ++count;
+  }
+  return count;
+}
+
+check::RegionUse Session::use_region(std::uint32_t index) {
+  const DriverBuffer data{queue().buffer(index).guest, driver_->block_bytes(), true};
+  const Answer answer = request(spec::kBlkTypeIn, 0, {&data, 1});
+  return {.works = answer.ok(), .shows_data = true, .seen = describe(answer)};
+}
+
+check::Backend Context::backend() const {
+  static constexpr std::uint32_t kConfigOffsets[] = {0, 8, 20, 34, 56};
+  check::Backend backend;
+  backend.open = [context = *this](const check::Backend::Wish& wish) -> Result<std::unique_ptr<check::Session>> {
+    BlkDriverOptions driver = context.driver_options();
+    driver.data_regions = wish.data_regions;
+    driver.memory_slots = wish.memory_slots;
+    RW_TRY_ASSIGN(Session session, Session::open(driver, context.options.answer_limit));
+    return std::make_unique<Session>(std::move(session));
+  };
+  backend.request = "read";
+  backend.offered = offered;
+  backend.protocol_offered = protocol_offered;
+  backend.answer_limit = options.answer_limit;
+  backend.packed = packed;
+  backend.descriptors = 3;
+  backend.config_bytes = offsetof(spec::BlkConfig, max_secure_erase_sectors);
+  backend.config_offsets = kConfigOffsets;
+  return backend;
+}
+
+namespace {
+
+Result<Verdict> judge(const Rule& rule, const Context& context) {
   if (rule.writes && context.offers(spec::kBlkRo)) {
     return skip("the disk is read-only");
   }
   if (rule.writes && !context.options.allow_writes) {
     return skip("writing was not allowed");
   }
-  const Result<Verdict> verdict = rule.run(context);
-  return verdict ? *verdict : failed(verdict.error().message);
-}
-
-// Whatever the case of their letters.
-bool has(std::string_view name, std::string_view part) {
-  const auto same = [](char a, char b) {
-    return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
-  };
-  return !std::ranges::search(name, part, same).empty() || part.empty();
-}
-
-void run_rules(std::span<const Rule> rules, const Context& context, std::ostream& out, nlohmann::json& list, Tally& tally) {
-  for (const Rule& rule : rules) {
-    if (context.packed && !rule.each_layout) {
-      continue;
-    }
-    const std::string name = std::string(rule.each_layout ? (context.packed ? "packed: " : "split: ") : "") + rule.name;
-    if (!has(name, context.options.only)) {
-      continue;
-    }
-    tally.any = true;
-    const Verdict verdict = judge(rule, context);
-    (verdict.outcome == Outcome::pass ? tally.passed : verdict.outcome == Outcome::fail ? tally.failed : tally.skipped)++;
-    if (context.options.json) {
-      list.push_back(
-          {{"rule", name}, {"outcome", outcome_name(verdict.outcome)}, {"seen", verdict.seen}, {"where", rule.where}});
-    } else {
-      out << fmt::format("{}  {} - {} [{}]\n", outcome_name(verdict.outcome), name, verdict.seen, rule.where) << std::flush;
-    }
-  }
+  return rule.run(context);
 }
 
 // What the back-end offers, by one ordinary session.
@@ -170,44 +164,32 @@ Result<> learn(Context& context) {
 
 int run_blk_check(const BlkCheckOptions& options, std::ostream& out) {
   using namespace blk_check;
+  const check::Report::Options wanted{.only = options.only, .json = options.json};
+  if (options.list) {
+    std::vector<check::Listed> all;
+    for (const std::span<const Rule> rules : {session_rules(), request_rules(), ring_rules()}) {
+      for (const Rule& rule : rules) {
+        all.push_back({.name = rule.name, .where = rule.where, .each_layout = rule.each_layout});
+      }
+    }
+    return check::list_rules(all, wanted, out);
+  }
   Context context{.options = options};
   if (const Result<> learned = learn(context); !learned) {
-    if (options.json) {
-      out << nlohmann::json{{"error", learned.error().message}}.dump() << '\n';
-    } else {
-      out << "error: " << learned.error().message << '\n';
-    }
-    return 2;
+    return check::report_error(learned.error().message, options.json, out);
   }
-  nlohmann::json list = nlohmann::json::array();
-  Tally tally;
-  run_rules(session_rules(), context, out, list, tally);
+  check::Report report(wanted, out);
+  check::run_rules(session_rules(), context, report, judge);
   for (const bool packed : {false, true}) {
-    context.packed = packed;
     if (packed && !context.offers(spec::kFeatureRingPacked)) {
-      if (!options.json) {
-        out << "SKIP  packed: all rules - the back-end doesn't offer VIRTIO_F_RING_PACKED [virtio 2.8]\n";
-      }
-      ++tally.skipped;
+      report.leave_out("packed: all rules", "virtio 2.8", "the back-end doesn't offer VIRTIO_F_RING_PACKED");
       break;
     }
-    run_rules(request_rules(), context, out, list, tally);
-    run_rules(ring_rules(), context, out, list, tally);
+    context.packed = packed;
+    check::run_rules(request_rules(), context, report, judge);
+    check::run_rules(ring_rules(), context, report, judge);
   }
-  if (!tally.any) {
-    const std::string error = fmt::format(
-        "no rule that applies to this back-end has '{}' in its name; without --only all are listed", options.only);
-    out << (options.json ? nlohmann::json{{"error", error}}.dump() : "error: " + error) << '\n';
-    return 2;
-  }
-  if (options.json) {
-    out << nlohmann::json{{"rules", list}, {"passed", tally.passed}, {"failed", tally.failed}, {"skipped", tally.skipped}}
-               .dump(2)
-        << '\n';
-  } else {
-    out << fmt::format("{} passed, {} failed, {} skipped\n", tally.passed, tally.failed, tally.skipped);
-  }
-  return tally.failed == 0 ? 0 : 1;
+  return report.end();
 }
 
 }  // namespace ringway

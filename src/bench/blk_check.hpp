@@ -22,12 +22,14 @@ struct BlkCheckOptions {
   // Rules that write are skipped unless this is set: they overwrite the disk's first and last megabyte.
   bool allow_writes = false;
   std::string only;   // runs only rules whose name contains this; empty: all
+  bool list = false;  // only names the rules: needs no back-end
   bool json = false;  // one JSON object instead of lines
   // Told once, on a thread of its own, when the back-end lets us wait longer than half a second for the first session.
   std::function<void(std::string_view)> on_wait = {};
 };
 
-// Returns the exit code: 0 if no rule failed, 1 if one did, 2 if the back-end couldn't be reached at all.
+// Returns the exit code: 0 if no rule failed, 1 if one did, 2 if the back-end couldn't be reached at all, or
+// no rule has the name that was asked for.
 int run_blk_check(const BlkCheckOptions& options, std::ostream& out);
 
 }  // namespace ringway

@@ -1,7 +1,6 @@
 // Rules about rings: notifications, order, starting and stopping, going on after a lost session (virtio 1.3 §2.7, §2.8;
 // vhost-user, Starting and stopping rings, Inflight I/O tracking).
 #include <fmt/core.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,8 +14,7 @@
 namespace ringway::blk_check {
 namespace {
 
-// Long enough for a wrong call to arrive, short enough to wait for nothing.
-constexpr int kQuietMilliseconds = 100;
+using check::spin_for_completions;
 
 bool submit_reads(Session& session, std::uint64_t first_token, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -28,22 +26,6 @@ bool submit_reads(Session& session, std::uint64_t first_token, std::uint32_t cou
     }
   }
   return true;
-}
-
-// Spins, so that calls stay as the rule has set them.
-std::size_t spin_for_completions(Session& session, std::size_t wanted, Duration limit) {
-  const Instant deadline = clock_now() + limit;
-  std::size_t count = 0;
-  while (count < wanted && clock_now() < deadline) {
-    BlkCompletion completion;
-    count += session.queue().reap({&completion, 1});
-  }
-  return count;
-}
-
-bool called_within(Session& session, int milliseconds) {
-  pollfd entry{.fd = session.queue().call_fd(), .events = POLLIN, .revents = 0};
-  return poll(&entry, 1, milliseconds) > 0;
 }
 
 Result<Verdict> each_token_once(const Context& context) {
@@ -76,140 +58,6 @@ Result<Verdict> each_token_once(const Context& context) {
   const bool clean = session.queue().counters().bad_used == 0 && !session.queue().ring().broken();
   return clean ? pass(fmt::format("{} requests in random batches", kRequests))
                : failed("used elements that name no request");
-}
-
-Result<Verdict> suppressed_calls(const Context& context) {
-  RW_TRY_ASSIGN(Session session, context.open());
-  // Some back-ends call once when a ring starts; that is allowed.
-  static_cast<void>(called_within(session, kQuietMilliseconds));
-  if (!session.alive()) {
-    return failed("a plain read doesn't work");
-  }
-  session.queue().ring().suppress_calls();
-  // What the read above armed may still be on its way.
-  static_cast<void>(called_within(session, kQuietMilliseconds));
-  static_cast<void>(session.queue().take_calls());
-  if (!submit_reads(session, 0, 8)) {
-    return failed("no room in the ring");
-  }
-  session.queue().publish_and_kick();
-  if (const std::size_t done = spin_for_completions(session, 8, context.options.answer_limit); done != 8) {
-    return failed(fmt::format("{} of 8 reads completed", done));
-  }
-  return called_within(session, kQuietMilliseconds) ? failed("a call came though the driver had asked for none")
-                                                    : pass("8 reads, no call");
-}
-
-Result<Verdict> call_when_armed(const Context& context) {
-  RW_TRY_ASSIGN(Session session, context.open());
-  if (!session.alive()) {
-    return failed("a plain read doesn't work");
-  }
-  for (int round = 0; round < 20; ++round) {
-    static_cast<void>(session.queue().take_calls());
-    if (session.queue().ring().arm_calls()) {
-      return failed("a used element with nothing in flight");
-    }
-    if (!submit_reads(session, 0, 1)) {
-      return failed("no room in the ring");
-    }
-    session.queue().publish_and_kick();
-    const bool called = called_within(session, static_cast<int>(context.options.answer_limit.ns / 1'000'000));
-    if (spin_for_completions(session, 1, Duration::seconds(1)) != 1 || !called) {
-      return failed(fmt::format("round {}: {}", round, called ? "a call, but no used element" : "no call"));
-    }
-  }
-  return pass("20 reads, each followed by a call");
-}
-
-Result<Verdict> event_index_crossing(const Context& context) {
-  if (!context.offers(spec::kFeatureEventIdx)) {
-    return skip("VIRTIO_F_EVENT_IDX is not offered");
-  }
-  RW_TRY_ASSIGN(Session session, context.open());
-  if (!session.alive()) {
-    return failed("a plain read doesn't work");
-  }
-  session.queue().ring().suppress_calls();
-  static_cast<void>(called_within(session, kQuietMilliseconds));
-  static_cast<void>(session.queue().take_calls());
-  // A packed ring's event is a place in the ring: that of the 4th chain, each of one descriptor with an indirect table and
-  // of three without.
-  const std::uint32_t places = context.packed && !session.driver().negotiated().ring.indirect ? 9 : 3;
-  if (session.queue().ring().arm_calls_at(places)) {
-    return failed("a used element with nothing in flight");
-  }
-  for (std::uint32_t i = 0; i < 4; ++i) {
-    if (!submit_reads(session, i, 1)) {
-      return failed("no room in the ring");
-    }
-    session.queue().publish_and_kick();
-    if (spin_for_completions(session, 1, context.options.answer_limit) != 1) {
-      return failed(fmt::format("read {} didn't complete", i));
-    }
-    const bool last = i == 3;
-    if (called_within(session, last ? 1000 : 20) != last) {
-      return failed(
-          fmt::format("asked for a call at the 4th used element: {} after element {}", last ? "none" : "one", i + 1));
-    }
-  }
-  return pass("asked for a call at the 4th used element: none before, one then");
-}
-
-Result<Verdict> idle_ring_wants_kicks(const Context& context) {
-  RW_TRY_ASSIGN(Session session, context.open());
-  for (int round = 0; round < 10; ++round) {
-    // A pause, so that a back-end that polls for a while has gone to sleep.
-    static_cast<void>(called_within(session, 20));
-    static_cast<void>(session.queue().take_calls());
-    if (!session.alive()) {
-      return failed(fmt::format("read {} after a pause was never served: its kick was suppressed or lost", round));
-    }
-  }
-  return pass("10 reads, each after a pause, were served");
-}
-
-Result<Verdict> exact_base(const Context& context) {
-  RW_TRY_ASSIGN(Session session, context.open());
-  for (int i = 0; i < 37; ++i) {
-    if (!session.alive()) {
-      return failed("a plain read doesn't work");
-    }
-  }
-  RW_TRY_ASSIGN(const std::uint32_t base, session.driver().stop_queue(0));
-  // Packed: 37 chains, each of one descriptor with an indirect table and of three without.
-  const std::uint32_t descriptors = session.driver().negotiated().ring.indirect ? 37 : 111;
-  const std::uint32_t expected = context.packed ? (descriptors | 0x8000U) * 0x10001U : 37;
-  return base == expected ? pass(fmt::format("{:#x} after 37 requests", base))
-                          : failed(fmt::format("{:#x} after 37 requests; {:#x} expected", base, expected));
-}
-
-Result<Verdict> stop_and_start(const Context& context) {
-  RW_TRY_ASSIGN(Session session, context.open());
-  std::uint64_t token = 0;
-  for (int round = 0; round < 10; ++round) {
-    if (!submit_reads(session, token, 16)) {
-      return failed("no room in the ring");
-    }
-    token += 16;
-    session.queue().publish_and_kick();
-    RW_TRY_ASSIGN(const std::uint32_t base, session.driver().stop_queue(0));
-    // A stopped ring has finished what it took; what it didn't take waits for the restart.
-    std::size_t done = spin_for_completions(session, 16, Duration::milliseconds(20));
-    if (!context.packed && session.queue().in_flight() != 0) {
-      const auto taken = static_cast<std::uint16_t>(base - static_cast<std::uint32_t>(token - 16));
-      if (taken != done) {
-        return failed(fmt::format("round {}: the base says {} requests were taken, {} are completed", round, taken, done));
-      }
-    }
-    RW_TRY(session.driver().start_queue(0, base));
-    session.queue().kick();
-    done += spin_for_completions(session, 16 - done, context.options.answer_limit);
-    if (done != 16) {
-      return failed(fmt::format("round {}: {} of 16 requests completed after the restart", round, done));
-    }
-  }
-  return pass("10 stops with 16 requests in flight; none lost, none twice");
 }
 
 // What a VMM does after it has lost its back-end: everything anew, only the in-flight region is the one of before. The base
@@ -417,12 +265,12 @@ Result<Verdict> ring_sizes(const Context& context) {
 
 constexpr Rule kRingRules[] = {
     {"each request completes once", "virtio 2.7.8, 2.8.6", true, false, each_token_once},
-    {"no call while suppressed", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, suppressed_calls},
-    {"a call when asked for", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, call_when_armed},
-    {"event index crossing", "virtio 2.7.10, 2.8.10", true, false, event_index_crossing},
-    {"an idle ring wakes by a kick", "virtio 2.7.10", true, false, idle_ring_wants_kicks},
-    {"GET_VRING_BASE is exact", "vhost-user, Starting and stopping rings", true, false, exact_base},
-    {"stop and start", "vhost-user, Starting and stopping rings", true, false, stop_and_start},
+    {"no call while suppressed", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, shared<check::no_call_while_suppressed>},
+    {"a call when asked for", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, shared<check::call_when_asked_for>},
+    {"event index crossing", "virtio 2.7.10, 2.8.10", true, false, shared<check::event_index_crossing>},
+    {"an idle ring wakes by a kick", "virtio 2.7.10", true, false, shared<check::idle_ring_wakes_by_a_kick>},
+    {"GET_VRING_BASE is exact", "vhost-user, Starting and stopping rings", true, false, shared<check::exact_base>},
+    {"stop and start", "vhost-user, Starting and stopping rings", true, false, shared<check::stop_and_start>},
     {"in-flight region", "vhost-user, Inflight I/O tracking", true, false, inflight_region},
     {"kick before enable", "vhost-user, SET_VRING_ENABLE", true, false, kick_before_enable},
     {"in order", "virtio 2.7.9, 2.8.11", true, false, in_order},

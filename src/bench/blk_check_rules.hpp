@@ -9,19 +9,17 @@
 #include <vector>
 
 #include "bench/blk_check.hpp"
+#include "bench/check_report.hpp"
+#include "bench/check_shared_rules.hpp"
 #include "driver/blk_driver.hpp"
 
 namespace ringway::blk_check {
 
-enum class Outcome : std::uint8_t { pass, fail, skip };
-
-struct Verdict {
-  Outcome outcome = Outcome::pass;
-  std::string seen;  // what was seen, or why it was skipped
-};
-[[nodiscard]] Verdict pass(std::string seen);
-[[nodiscard]] Verdict failed(std::string seen);
-[[nodiscard]] Verdict skip(std::string why);
+using check::failed;
+using check::kQuietMilliseconds;
+using check::pass;
+using check::skip;
+using check::Verdict;
 
 // How one request ended.
 struct Answer {
@@ -34,14 +32,15 @@ struct Answer {
 [[nodiscard]] std::string describe(const Answer& answer);
 
 // A session for one rule: a driver, scratch memory, and requests one at a time on queue 0.
-class Session {
+class Session final : public check::Session {
  public:
   static constexpr std::size_t kScratchBytes = std::size_t{4} << 20U;
 
   static Result<Session> open(const BlkDriverOptions& options, Duration answer_limit);
 
   [[nodiscard]] BlkDriver& driver() { return *driver_; }
-  [[nodiscard]] BlkDriverQueue& queue() { return driver_->queue(0); }
+  [[nodiscard]] DriverSession& session() override { return *driver_; }
+  [[nodiscard]] BlkDriverQueue& queue() override { return driver_->queue(0); }
   [[nodiscard]] std::byte* host(std::size_t offset = 0) { return scratch_.host + offset; }
   // A buffer of the scratch memory.
   [[nodiscard]] DriverBuffer at(std::size_t offset, std::size_t bytes, bool writable = false) const {
@@ -52,8 +51,11 @@ class Session {
                                std::span<const spec::BlkRange> ranges = {});
   // A chain as it is; its status is read at `status_offset` of the scratch memory.
   [[nodiscard]] Answer chain(std::span<const DriverBuffer> chain, std::size_t status_offset);
-  // True while a plain read still works: what must hold after each abuse.
-  [[nodiscard]] bool alive();
+  [[nodiscard]] bool alive() override;
+  // Reads, whose tokens count from 0.
+  [[nodiscard]] bool submit(std::uint32_t count) override;
+  [[nodiscard]] std::size_t reap(std::size_t most) override;
+  [[nodiscard]] check::RegionUse use_region(std::uint32_t index) override;
   // Waits for one completion; false at the limit.
   [[nodiscard]] bool await(BlkCompletion& completion);
 
@@ -81,6 +83,8 @@ struct Context {
   // Driver options that suit most rules.
   [[nodiscard]] BlkDriverOptions driver_options() const;
   [[nodiscard]] Result<Session> open() const { return Session::open(driver_options(), options.answer_limit); }
+  // The back-end for the rules that every type of device has.
+  [[nodiscard]] check::Backend backend() const;
 };
 
 struct Rule {
@@ -90,6 +94,12 @@ struct Rule {
   bool writes = false;       // needs allow_writes and a disk that can be written
   Result<Verdict> (*run)(const Context& context) = nullptr;
 };
+
+// As Rule::run: a rule that every type of device has.
+template <Result<Verdict> (*kRule)(const check::Backend& backend)>
+[[nodiscard]] Result<Verdict> shared(const Context& context) {
+  return kRule(context.backend());
+}
 
 [[nodiscard]] std::span<const Rule> session_rules();
 [[nodiscard]] std::span<const Rule> request_rules();

@@ -43,8 +43,7 @@ class Notice {
   std::jthread thread_;
 };
 
-Error explained(const BlkDriverOptions& options, Error error) {
-  const std::string& path = options.socket_path;
+Error explained(const std::string& path, Error error) {
   const At at = what_is_at(path);
   if (error.code == ENOENT && at == At::nothing) {
     error.message = fmt::format("nothing is at '{}'; check the path, and that the back-end has been started", path);
@@ -62,10 +61,9 @@ Error explained(const BlkDriverOptions& options, Error error) {
   return error;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<BlkDriver>> connect_backend(const BlkDriverOptions& options,
-                                                   const std::function<void(std::string_view)>& on_wait) {
+template <typename Driver, typename Options>
+Result<std::unique_ptr<Driver>> connect_driver_to(const Options& options,
+                                                  const std::function<void(std::string_view)>& on_wait) {
   const std::string& path = options.socket_path;
   if (what_is_at(path) == At::something_else) {
     return fail(fmt::format("'{}' is no socket; give the path of the socket that the back-end listens on", path));
@@ -77,12 +75,24 @@ Result<std::unique_ptr<BlkDriver>> connect_backend(const BlkDriverOptions& optio
                           what_is_at(path) == At::nothing ? "nothing is there yet" : "it hasn't answered yet"));
     });
   }
-  Result<std::unique_ptr<BlkDriver>> driver = BlkDriver::create(options);
+  Result<std::unique_ptr<Driver>> driver = Driver::create(options);
   notice.reset();
   if (!driver) {
-    return std::unexpected(explained(options, std::move(driver).error()));
+    return std::unexpected(explained(path, std::move(driver).error()));
   }
   return driver;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<BlkDriver>> connect_backend(const BlkDriverOptions& options,
+                                                   const std::function<void(std::string_view)>& on_wait) {
+  return connect_driver_to<BlkDriver>(options, on_wait);
+}
+
+Result<std::unique_ptr<NetDriver>> connect_backend(const NetDriverOptions& options,
+                                                   const std::function<void(std::string_view)>& on_wait) {
+  return connect_driver_to<NetDriver>(options, on_wait);
 }
 
 }  // namespace ringway

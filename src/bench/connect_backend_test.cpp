@@ -40,7 +40,7 @@ class ConnectBackend : public testing::Test {
     return socket;
   }
   std::string error(Duration patience, const std::function<void(std::string_view)>& on_wait = {}) const {
-    const auto driver = connect_backend({.socket_path = path(), .patience = patience}, on_wait);
+    const auto driver = connect_backend(BlkDriverOptions{.socket_path = path(), .patience = patience}, on_wait);
     return driver ? "(no error)" : driver.error().message;
   }
 

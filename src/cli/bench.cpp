@@ -1,5 +1,5 @@
-// `ringway bench blk`: the block workload against any back-end's socket, or against ourselves. `ringway bench cacheline`:
-// what the machine itself contributes to such figures.
+// `ringway bench blk` and `ringway bench net`: the workloads against any back-end's socket, or against ourselves. `ringway
+// bench cacheline`: what the machine itself contributes to such figures.
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "base/limits.hpp"
 #include "bench/blk_bench.hpp"
 #include "bench/cache_line_probe.hpp"
+#include "bench/net_bench.hpp"
 #include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 #include "cli/cpus.hpp"
@@ -21,6 +22,12 @@ namespace {
 
 constexpr std::uint64_t kCountMax = std::numeric_limits<std::uint64_t>::max();
 
+// Of a back-end of our own.
+struct SelfArguments {
+  std::string worker_cpus;
+  std::string poll = "never", loop = "auto";
+};
+
 struct BenchArguments {
   std::string socket;
   bool self = false;
@@ -30,8 +37,9 @@ struct BenchArguments {
   std::string runtime = "5s", warm_up = "500ms";
   std::string wait = "poll";
   std::string pages = "4K";
-  std::string driver_cpus, worker_cpus;
-  std::string poll = "never", loop = "auto", engine = "auto";
+  std::string driver_cpus;
+  std::string engine = "auto";
+  SelfArguments self_host;
   bool sequential = false;
   bool no_indirect = false;
   bool no_event_index = false;
@@ -106,30 +114,38 @@ Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
   return options;
 }
 
-Result<SelfHostOptions> self_options(const BenchArguments& arguments, BlkBenchOptions& bench) {
-  SelfHostOptions options;
-  options.disk.path = arguments.store;
-  options.disk.name = "self";
-  options.disk.queues = bench.queues;
-  options.disk.packed = true;
-  options.disk.in_order = bench.in_order;
-  RW_TRY(of_option("--store", check_memory_size(options.disk)));
-  RW_TRY_ASSIGN(options.disk.engine, of_option("--engine", parse_blk_engine(arguments.engine)));
-  RW_TRY_ASSIGN(options.workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
+// The workers of a back-end of our own, and where the driver's threads run if nobody said so.
+Result<WorkerPoolOptions> self_workers(const SelfArguments& arguments, std::vector<int>& driver_cpus) {
+  WorkerPoolOptions workers;
+  RW_TRY_ASSIGN(workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
   RW_TRY(of_option("--poll", parse_poll_policy(arguments.poll)));
-  options.workers.poll = arguments.poll;
+  workers.poll = arguments.poll;
   // Driver and worker apart, where there are two CPUs: the last is the worker's, since the first tends to have the
   // interrupts.
   const std::vector<int> cpus = allowed_cpus();
   if (!arguments.worker_cpus.empty()) {
-    RW_TRY_ASSIGN(options.workers.cpus, take_cpus("--worker-cpus", arguments.worker_cpus));
+    RW_TRY_ASSIGN(workers.cpus, take_cpus("--worker-cpus", arguments.worker_cpus));
   } else if (cpus.size() > 1) {
-    options.workers.cpus = {cpus.back()};
+    workers.cpus = {cpus.back()};
   }
-  options.workers.workers = static_cast<std::uint32_t>(std::max<std::size_t>(1, options.workers.cpus.size()));
-  if (bench.driver_cpus.empty() && cpus.size() > 1) {
-    bench.driver_cpus.assign(cpus.begin(), cpus.end() - 1);
+  workers.workers = static_cast<std::uint32_t>(std::max<std::size_t>(1, workers.cpus.size()));
+  if (driver_cpus.empty() && cpus.size() > 1) {
+    driver_cpus.assign(cpus.begin(), cpus.end() - 1);
   }
+  return workers;
+}
+
+Result<SelfHostOptions> self_options(const BenchArguments& arguments, BlkBenchOptions& bench) {
+  SelfHostOptions options;
+  DiskOptions& disk = options.disk.emplace();
+  disk.path = arguments.store;
+  disk.name = "self";
+  disk.queues = bench.queues;
+  disk.packed = true;
+  disk.in_order = bench.in_order;
+  RW_TRY(of_option("--store", check_memory_size(disk)));
+  RW_TRY_ASSIGN(disk.engine, of_option("--engine", parse_blk_engine(arguments.engine)));
+  RW_TRY_ASSIGN(options.workers, self_workers(arguments.self_host, bench.driver_cpus));
   return options;
 }
 
@@ -221,6 +237,217 @@ void add_ring_options(CLI::App& blk, BenchArguments& arguments) {
   blk.add_option("--cpus", arguments.driver_cpus, "CPUs of the driver's threads (with --self: all but the worker's)");
 }
 
+void add_self_options(CLI::App& app, CLI::Option* self, SelfArguments& arguments) {
+  app.add_option("--worker-cpus", arguments.worker_cpus,
+                 "With --self: CPUs of the workers, one worker each (default: the last)")
+      ->needs(self);
+  app.add_option("--poll", arguments.poll, "With --self: poll policy of the workers")->capture_default_str()->needs(self);
+  app.add_option("--loop", arguments.loop, "With --self: loop of the workers")->capture_default_str()->needs(self);
+}
+
+// ---------------------------------------------------------------- network
+
+struct NetBenchArguments {
+  std::string socket;
+  bool self = false;
+  std::string direction;
+  std::string port;
+  std::string sizes;
+  std::string runtime = "5s", warm_up = "500ms";
+  std::string wait = "poll";
+  std::string pages = "4K";
+  std::string driver_cpus;
+  SelfArguments self_host;
+  bool no_mergeable = false;
+  bool no_indirect = false;
+  bool no_event_index = false;
+  NetBenchOptions bench;
+};
+
+// "64,256,1514"
+Result<std::vector<std::uint32_t>> parse_frame_sizes(const std::string& text) {
+  std::vector<std::uint32_t> sizes;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const Result<std::uint64_t> bytes = parse_size(text.substr(begin, end - begin));
+    if (!bytes || *bytes < kNetNumberedBytesMin || *bytes > kNetNumberedBytesMax) {
+      return fail(
+          fmt::format("--size: '{}' is not allowed; give bytes of a frame from {} to {}, one or several such as "
+                      "64,512,1514",
+                      text.substr(begin, end - begin), kNetNumberedBytesMin, kNetNumberedBytesMax));
+    }
+    sizes.push_back(static_cast<std::uint32_t>(*bytes));
+    begin = end + 1;
+  }
+  return sizes;
+}
+
+// Who has named a port of a kind knows what he wants to see of it.
+std::string direction_of(const NetBenchArguments& arguments) {
+  if (!arguments.direction.empty()) {
+    return arguments.direction;
+  }
+  return arguments.port == "loop" ? "echo" : arguments.port.starts_with("source") ? "rx" : "tx";
+}
+
+Result<NetBenchOptions> net_bench_options(const NetBenchArguments& arguments) {
+  NetBenchOptions options = arguments.bench;
+  options.target.socket_path = arguments.socket;
+  const std::string direction = direction_of(arguments);
+  options.direction = direction == "tx"   ? NetBenchDirection::tx
+                      : direction == "rx" ? NetBenchDirection::rx
+                                          : NetBenchDirection::echo;
+  options.mergeable = !arguments.no_mergeable;
+  options.indirect = !arguments.no_indirect;
+  options.event_index = !arguments.no_event_index;
+  options.sleeping = arguments.wait == "sleep";
+  RW_TRY_ASSIGN(options.pages, parse_pages(arguments.pages));
+  const bool chooses =
+      options.direction != NetBenchDirection::rx || (arguments.self && !arguments.port.starts_with("source="));
+  if (!arguments.sizes.empty()) {
+    if (!chooses) {
+      return fail("--size: in rx it is the back-end that chooses the length of its frames; leave it out");
+    }
+    RW_TRY_ASSIGN(options.frame_bytes, parse_frame_sizes(arguments.sizes));
+  } else if (!chooses) {
+    options.frame_bytes = {1514};  // what the rings must hold
+  }
+  RW_TRY_ASSIGN(options.runtime, of_option("--time", parse_duration(arguments.runtime)));
+  RW_TRY_ASSIGN(options.warm_up, of_option("--warm-up", parse_duration(arguments.warm_up)));
+  if (!arguments.driver_cpus.empty()) {
+    RW_TRY_ASSIGN(options.driver_cpus, take_cpus("--cpus", arguments.driver_cpus));
+  }
+  RW_TRY(check_net_bench_options(options));
+  return options;
+}
+
+// The card of a back-end of our own.
+Result<NetOptions> self_card(const NetBenchArguments& arguments, const NetBenchOptions& bench, std::uint32_t frame_bytes) {
+  std::string port = arguments.port;
+  if (port.empty()) {
+    port = bench.direction == NetBenchDirection::tx ? "null" : bench.direction == NetBenchDirection::rx ? "source" : "loop";
+  }
+  if (port == "source") {
+    port = fmt::format("source={}", frame_bytes);
+  }
+  RW_TRY_ASSIGN(NetOptions net, of_option("--port", parse_net(port + ",socket=self,name=self")));
+  net.queues = bench.pairs;
+  net.in_order = bench.in_order;
+  return net;
+}
+
+int bench_net(const NetBenchArguments& arguments) {
+  if (arguments.self == !arguments.socket.empty()) {
+    print_error("bench net: give either --socket <path> of a back-end, or --self");
+    return kExitUsage;
+  }
+  Result<NetBenchOptions> options = net_bench_options(arguments);
+  if (!options) {
+    print_error(options.error().message);
+    return kExitUsage;
+  }
+  options->on_wait = print_error;
+  SelfHostOptions host;
+  std::unique_ptr<SelfHost> self;  // one for each length of frames: a source has one
+  if (arguments.self) {
+    const Result<WorkerPoolOptions> workers = self_workers(arguments.self_host, options->driver_cpus);
+    if (!workers) {
+      print_error(workers.error().message);
+      return kExitUsage;
+    }
+    host.workers = *workers;
+    for (const std::uint32_t bytes : options->frame_bytes) {
+      if (const Result<NetOptions> card = self_card(arguments, *options, bytes); !card) {
+        print_error(card.error().message);
+        return kExitUsage;
+      }
+    }
+    options->find_target = [&](std::uint32_t frame_bytes) -> Result<NetBenchTarget> {
+      self.reset();
+      RW_TRY_ASSIGN(host.net, self_card(arguments, *options, frame_bytes));
+      RW_TRY_ASSIGN(self, SelfHost::start(host));
+      return NetBenchTarget{.socket_path = self->socket_path(), .backend_pid = self->pid()};
+    };
+  }
+  return run_net_bench(*options, std::cout);
+}
+
+void add_net_workload_options(CLI::App& net, NetBenchArguments& arguments) {
+  NetBenchOptions& bench = arguments.bench;
+  net.add_option("--direction", arguments.direction,
+                 "tx (we send), rx (the back-end sends) or echo (it returns what we send, and we take the time; default: as "
+                 "fits the --port, else tx)")
+      ->check(one_of({"tx", "rx", "echo"}));
+  net.add_option("--size,-b", arguments.sizes,
+                 "Bytes of a frame from its Ethernet header on, or several such as 64,512,1514: a row each (default: 64)");
+  net.add_option("--pairs,-q", bench.pairs, "Queue pairs")
+      ->capture_default_str()
+      ->transform(whole_number({1, limits::kNetPairsMax}))
+      ->type_name("N");
+  net.add_option("--threads", bench.threads, "Driver threads (default: one per pair)")
+      ->transform(whole_number({1, limits::kNetPairsMax}))
+      ->type_name("N");
+  net.add_option("--depth,-i", bench.depth, "tx, echo: frames in flight of each pair")
+      ->capture_default_str()
+      ->transform(whole_number({1, limits::kRingSizeMax}))
+      ->type_name("N");
+  net.add_option("--burst", bench.burst, "Frames that are sent, or taken, at a time")
+      ->capture_default_str()
+      ->transform(whole_number({1, 256}))
+      ->type_name("N");
+  net.add_option("--time,-t", arguments.runtime, "How long, for each size")->capture_default_str();
+  net.add_option("--warm-up", arguments.warm_up, "Before it counts")->capture_default_str();
+  net.add_option("--wait", arguments.wait, "How the driver waits: poll (spins) or sleep (as a guest's driver does)")
+      ->capture_default_str()
+      ->check(one_of({"poll", "sleep"}));
+}
+
+void add_net_ring_options(CLI::App& net, NetBenchArguments& arguments) {
+  NetBenchOptions& bench = arguments.bench;
+  net.add_flag("--packed", bench.packed, "Packed rings");
+  net.add_flag("--in-order", bench.in_order, "In-order completion");
+  net.add_flag("--no-mergeable", arguments.no_mergeable, "Each frame in one receive buffer");
+  net.add_flag("--no-indirect", arguments.no_indirect, "No indirect descriptors");
+  net.add_flag("--no-event-index", arguments.no_event_index, "No event index");
+  net.add_option("--queue-size", bench.queue_size, "Descriptors of a ring (default: as the depth needs, 256 at least)")
+      ->transform(whole_number({2, limits::kRingSizeMax}))
+      ->type_name("N");
+  net.add_option("--buffer-size", bench.receive_buffer_bytes,
+                 "Of a receive buffer, header included (default: 2048, or what a frame needs with --no-mergeable)")
+      ->transform(whole_number({128, 1U << 20U}))
+      ->type_name("BYTES");
+  net.add_option("--pages", arguments.pages, "Of the driver's memory: 4K, transparent or 2M")->capture_default_str();
+  net.add_option("--cpus", arguments.driver_cpus, "CPUs of the driver's threads (with --self: all but the worker's)");
+}
+
+void add_bench_net(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<NetBenchArguments>();
+  CLI::App* net = bench.add_subcommand("net", "Rate, loss, latency and CPU cost of any vhost-user-net back-end");
+  net->add_option("--socket,-s", arguments->socket, "The back-end's socket")->type_name("PATH");
+  CLI::Option* self = net->add_flag("--self", arguments->self, "Measure ringway itself, started for the purpose");
+  add_net_workload_options(*net, *arguments);
+  add_net_ring_options(*net, *arguments);
+  net->add_flag("--json", arguments->bench.json, "One JSON object instead of text");
+  net->add_option("--port", arguments->port,
+                  "With --self: null, loop, source, source=<bytes> or tap=<interface> (default: null for tx, source for rx, "
+                  "loop for echo)")
+      ->needs(self);
+  add_self_options(*net, self, arguments->self_host);
+  net->footer(
+      "Frames are numbered UDP from 198.18.0.1 to 198.18.0.2: what is lost, comes twice or out of order is counted from "
+      "what "
+      "arrives.\n"
+      "In rx that needs a bench as the sender; the source port's frames bear no numbers.\n\n"
+      "Examples:\n"
+      "  ringway bench net --self                                    sending into nowhere, 64 bytes, 128 in flight\n"
+      "  ringway bench net --self --direction rx --size 64,512,1514  receiving as fast as frames can be taken, a table\n"
+      "  ringway bench net --self --port loop --depth 1 --burst 1    one frame's way there and back\n"
+      "  ringway bench net --self --port loop --wait sleep --poll fixed=50us\n"
+      "                                                              a driver that sleeps, a worker that polls a little\n"
+      "  ringway bench net --socket /run/peer.sock --packed --json   any other back-end, by the same driver");
+  net->callback([arguments, &exit_code] { exit_code = bench_net(*arguments); });
+}
+
 int bench_cache_line(const std::string& cpus, bool json) {
   Result<std::vector<int>> pair = of_option("--cpus", parse_cpus(cpus));
   if (pair && (pair->size() != 2 || pair->front() == pair->back())) {
@@ -260,6 +487,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Measure a back-end");
   bench->require_subcommand(1);
   add_cache_line(*bench, exit_code);
+  add_bench_net(*bench, exit_code);
   CLI::App* blk = bench->add_subcommand("blk", "Rate, latency and CPU cost of any vhost-user-blk back-end");
   blk->add_option("--socket,-s", arguments->socket, "The back-end's socket")->type_name("PATH");
   CLI::Option* self = blk->add_flag("--self", arguments->self, "Measure ringway itself, started for the purpose");
@@ -270,11 +498,7 @@ void add_bench(CLI::App& app, int& exit_code) {
                   "With --self: null:<size>, ram:<size>, or an image (writes destroy its contents)")
       ->capture_default_str()
       ->needs(self);
-  blk->add_option("--worker-cpus", arguments->worker_cpus,
-                  "With --self: CPUs of the workers, one worker each (default: the last)")
-      ->needs(self);
-  blk->add_option("--poll", arguments->poll, "With --self: poll policy of the workers")->capture_default_str()->needs(self);
-  blk->add_option("--loop", arguments->loop, "With --self: loop of the workers")->capture_default_str()->needs(self);
+  add_self_options(*blk, self, arguments->self_host);
   blk->add_option("--engine", arguments->engine, "With --self: engine of an image")->capture_default_str()->needs(self);
   blk->footer(
       "Examples:\n"

@@ -12,6 +12,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include "base/unique_fd.hpp"
 #include "control/host.hpp"
@@ -40,7 +42,15 @@ void write_all(int fd, std::string_view text) {
     host_options.workers = options.workers;
     host_options.handle_signals = true;
     RW_TRY_ASSIGN(const std::unique_ptr<Host> host, Host::create(std::move(host_options)));
-    RW_TRY(host->add_disks({options.disk}));
+    std::vector<DiskOptions> disks;
+    std::vector<NetOptions> nets;
+    if (options.disk) {
+      disks.push_back(*options.disk);
+    }
+    if (options.net) {
+      nets.push_back(*options.net);
+    }
+    RW_TRY(host->add_devices(std::move(disks), std::move(nets)));
     write_all(pipe.get(), "+");
     pipe.reset();
     const HostEnd end = host->run();
@@ -65,7 +75,7 @@ Result<std::unique_ptr<SelfHost>> SelfHost::start(const SelfHostOptions& options
     return fail_errno(errno, fmt::format("can't make a directory '{}' for the socket", directory));
   }
   self->directory_ = directory;
-  self->socket_ = directory + "/blk.sock";
+  self->socket_ = directory + "/self.sock";
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return fail_errno(errno, "can't create a pipe");
@@ -79,7 +89,12 @@ Result<std::unique_ptr<SelfHost>> SelfHost::start(const SelfHostOptions& options
   if (self->child_ == 0) {
     reading.reset();
     SelfHostOptions child_options = options;
-    child_options.disk.socket = self->socket_;
+    if (child_options.disk) {
+      child_options.disk->socket = self->socket_;
+    }
+    if (child_options.net) {
+      child_options.net->socket = self->socket_;
+    }
     run_child(child_options, std::move(writing));
   }
   writing.reset();

@@ -1,4 +1,4 @@
-// The back-end of `ringway bench blk --self`: a Host in a child process, so that its CPU time can be told from the driver's.
+// The back-end of `ringway bench … --self`: a Host in a child process, so that its CPU time can be told from the driver's.
 //
 // REQUIRES: created before this process has a second thread (it forks). The child ends with this object, or with its parent.
 #pragma once
@@ -6,17 +6,21 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.hpp"
 #include "control/disk_options.hpp"
+#include "control/net_options.hpp"
 #include "worker/worker_pool.hpp"
 
 namespace ringway::cli {
 
 struct SelfHostOptions {
   WorkerPoolOptions workers;
-  DiskOptions disk;  // its socket is chosen here
+  // One of both; its socket is chosen here.
+  std::optional<DiskOptions> disk;
+  std::optional<NetOptions> net;
 };
 
 class SelfHost {

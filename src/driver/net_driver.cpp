@@ -594,8 +594,10 @@ Result<> NetDriver::lay_out() {
   pair_bytes += (std::size_t{options_.queue_size} + 1) * kLine + 4 * kBufferPage;
   const std::size_t control_bytes =
       control ? ring_bytes(kControlTableEntries) + NetDriverControlQueue::kDataBytesMax + 2 * kBufferPage : 0;
-  const std::size_t bytes = options_.pairs * pair_bytes + control_bytes + options_.scratch_bytes + kBufferPage;
-  RW_TRY(share_memory({&bytes, 1}));
+  std::vector<std::size_t> regions(std::size_t{1} + options_.scratch_regions, options_.scratch_bytes);
+  regions[0] = options_.pairs * pair_bytes + control_bytes + kBufferPage;
+  regions[0] += options_.scratch_regions == 0 ? options_.scratch_bytes : 0;
+  RW_TRY(share_memory(regions));
   for (std::uint32_t pair = 0; pair < options_.pairs; ++pair) {
     RW_TRY(lay_out_pair(pair));
   }

@@ -74,7 +74,8 @@ struct NetDriverOptions {
   std::uint32_t pieces_max = 18;               // of one frame for transmit(); sizes the indirect tables
   bool receive_header_apart = false;
   bool transmit_header_apart = false;
-  std::size_t scratch_bytes = 0;  // more shared memory, for NetDriver::memory().allocate()
+  std::size_t scratch_bytes = 0;      // more shared memory, for NetDriver::memory().allocate()
+  std::uint32_t scratch_regions = 0;  // 0: it lies in the rings' region; n: in each of n further ones
 
   MemoryPages pages = MemoryPages::small;
   bool memory_slots = false;  // ADD_MEM_REG for each region instead of one SET_MEM_TABLE

@@ -223,6 +223,28 @@ TEST_P(NetDriverLayout, LongFramesAreMergedOrDroppedByTheDevice) {
   }
 }
 
+TEST_P(NetDriverLayout, FramesLieInRegionsOfTheirOwn) {
+  const auto driver = connect({.queue_size = 64, .receive_buffers = 32, .scratch_bytes = 4096, .scratch_regions = 2});
+  ASSERT_TRUE(driver);
+  ASSERT_EQ(driver->memory().regions().size(), 3U);
+  NetDriverPair& pair = driver->pair(0);
+  pair.rx.fill();
+  for (const std::size_t region : {1U, 2U}) {
+    const Result<SharedBlock> block = driver->memory().allocate(4096, 64, region);
+    ASSERT_TRUE(block) << block.error().message;
+    const std::vector<std::byte> sent = pattern(1000, static_cast<std::uint32_t>(region));
+    std::memcpy(block->host, sent.data(), sent.size());
+    const DriverBuffer piece{block->guest, 1000};
+    ASSERT_TRUE(pair.tx.transmit(spec::NetHeader{}, {&piece, 1}, region));
+    pair.tx.publish_and_kick();
+    NetDriverFrame received;
+    ASSERT_TRUE(await_frame(pair, received));
+    EXPECT_EQ(bytes_of(received), sent);
+    pair.rx.give_back({&received, 1});
+    EXPECT_EQ(await_transmitted(pair.tx), region);
+  }
+}
+
 TEST_P(NetDriverLayout, RingsResumeAfterAReconnect) {
   const auto driver = connect({.queue_size = 64, .receive_buffers = 20});
   ASSERT_TRUE(driver);
