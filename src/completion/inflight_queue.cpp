@@ -346,6 +346,9 @@ void InflightQueue::recover_packed(const RingLayout& layout, std::vector<Pending
   for (std::uint32_t i = 0; i < size_ && index < size_; ++i, index = next_[index]) {
     put<std::uint8_t>(entry(index), 0);
   }
+  // A chain that claims an entry of an earlier one, or one of its own again, ends there: all chains together have no more
+  // descriptors than the part has entries.
+  std::vector<bool> claimed(size_);
   for (std::uint32_t head = 0; head < size_; ++head) {
     if (get<std::uint8_t>(entry(head) + packed::kInflight) != 1) {
       continue;
@@ -355,7 +358,8 @@ void InflightQueue::recover_packed(const RingLayout& layout, std::vector<Pending
                   .counter = get<std::uint64_t>(entry(head) + packed::kCounter)};
     const std::uint32_t count = std::min<std::uint32_t>(get<std::uint16_t>(entry(head) + packed::kNum), size_);
     std::uint32_t at = head;
-    for (std::uint32_t i = 0; i < count && at < size_; ++i, at = next_[at]) {
+    for (std::uint32_t i = 0; i < count && at < size_ && !claimed[at]; ++i, at = next_[at]) {
+      claimed[at] = true;
       last_of_[head] = static_cast<std::uint16_t>(at);
       chain.descriptors.push_back({.address = get<std::uint64_t>(entry(at) + packed::kAddress),
                                    .length = get<std::uint32_t>(entry(at) + packed::kLength),

@@ -3,7 +3,7 @@
 // The front-end keeps the memory; a restarted back-end finds in it which chains the old one had taken and not finished, and
 // serves them again in the order in which they were taken. Every update follows the specification's order with release
 // stores, and a batch is committed once per publish. What is read back is a front-end's claim: each index
-// is checked, each walk bounded.
+// is checked, each walk bounded, and no entry is in two chains.
 //
 // Owner: the ring's worker. An object without memory is disabled: every call is then a single branch. open() and recover()
 // allocate, the rest doesn't.

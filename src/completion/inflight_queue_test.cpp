@@ -283,5 +283,23 @@ TEST_F(Crash, PackedElementsOfABatchThatWasNotPublishedAreTakenBack) {
   EXPECT_EQ(flags_of(7), kUsed);
 }
 
+// Each of its entries begins a chain, it says, and each chain goes through all of them.
+TEST_F(Crash, PackedChainsThatShareEntriesHoldNoMoreThanTheRing) {
+  constexpr std::size_t kHeader = 32, kEntry = 32, kNext = 2, kNum = 6;
+  InflightQueue queue = open(true, false);
+  for (std::uint16_t id = 0; id < kSize; ++id) {
+    pop(queue, id);
+  }
+  for (std::uint16_t i = 0; i < kSize; ++i) {
+    const auto next = static_cast<std::uint16_t>((i + 1) % kSize);
+    std::memcpy(region_->data() + kHeader + i * kEntry + kNext, &next, sizeof next);
+    std::memcpy(region_->data() + kHeader + i * kEntry + kNum, &kSize, sizeof kSize);
+  }
+  queue = open(true, false);
+  const auto pending = queue.recover(layout_);
+  ASSERT_EQ(heads(pending), (Heads{0}));
+  EXPECT_EQ(pending.front().descriptors.size(), kSize);
+}
+
 }  // namespace
 }  // namespace ringway

@@ -33,12 +33,12 @@ Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
   }
   // What one chain costs isn't known before it is read, and the longest costs the budget of many turns. The queue then sits
   // out as many; what it didn't use is not saved up.
-  budget_ = std::min(budget_, 0) + limits::kPumpBudget;
+  budget_ += limits::kPumpBudget;
   std::uint32_t may_take = UINT32_MAX;
   if (RW_UNLIKELY(allowance != 0)) {
     may_take = std::exchange(allowance, 0);
   } else if (RW_UNLIKELY(!disk_.slots->waiting.empty())) {
-    return queue_up(context);
+    return end_pump(false, queue_up(context));
   }
   const bool woken = may_take != UINT32_MAX;
   bool took = false;
@@ -73,6 +73,7 @@ inline Queue::Pumped BlkQueue::end_pump(bool took, Pumped result) noexcept {
   if (took) {
     channel_->end_of_batch();
   }
+  budget_ = std::min(budget_, 0);
   return result;
 }
 
@@ -108,7 +109,7 @@ inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus sta
 
 void BlkQueue::refuse(BlkSlot& slot, const BlkParsed& parsed) noexcept {
   counters_.refused[static_cast<std::size_t>(parsed.refusal)].add();
-  finish(slot, parsed.status_address, parsed.status, parsed.used_length);
+  finish(slot, parsed.status_address, parsed.status, parsed.used_length, {});
 }
 
 void BlkQueue::answer_id(BlkOperation& operation) noexcept {
@@ -155,7 +156,10 @@ void BlkQueue::on_complete(BlkOperation& operation) noexcept {
   } else {
     took(disk_.latency->other, in_turn_.others);
   }
-  finish(slot, request.status, operation.status, blk_used_length(request, operation.status));
+  // All of the data, whether the request failed half-way or not.
+  const bool writes = request.opcode == BlkOpcode::in || request.opcode == BlkOpcode::get_id;
+  finish(slot, request.status, operation.status, blk_used_length(request, operation.status),
+         writes ? request.data : std::span<const iovec>{});
 }
 
 void BlkQueue::turn_ended(Duration length) noexcept {
@@ -171,14 +175,14 @@ void BlkQueue::turn_ended(Duration length) noexcept {
   }
 }
 
-inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status,
-                             std::uint32_t used_length) noexcept {
+inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status, std::uint32_t used_length,
+                             std::span<const iovec> data) noexcept {
   if (may_complete()) {
     if (RW_LIKELY(status_address != nullptr)) {
       guest::store(status_address, status);
     }
     if (RW_UNLIKELY(log() != nullptr)) {
-      log_written(slot);
+      log_written(*slot.pinned->map, data, status_address);
     }
     complete(slot.chain, used_length);
   }
@@ -187,19 +191,35 @@ inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint
   ended(pinned);
 }
 
-// What the device may have written for this request: all of the data of an IN or GET_ID, whole or failed half-way, and the
-// status.
-void BlkQueue::log_written(const BlkSlot& slot) noexcept {
-  const BlkRequest& request = slot.operation.request;
-  const RegionMap& map = *slot.pinned->map;
-  if (request.opcode == BlkOpcode::in || request.opcode == BlkOpcode::get_id) {
-    for (const iovec& segment : request.data) {
+// Segments may overlap: a request can name more memory than the guest has, again and again. Then all of it is marked once.
+// So one request costs no more than that, and the queue is charged for it: one unit for each word of the log.
+void BlkQueue::log_written(const RegionMap& map, std::span<const iovec> data, const std::byte* status_address) noexcept {
+  constexpr std::uint64_t kBytesPerUnit = DirtyLog::kPageBytes * 64;
+  constexpr std::int64_t kDebtMax = 1 << 30;
+  std::uint64_t data_bytes = 0;
+  for (const iovec& segment : data) {
+    data_bytes += segment.iov_len;
+  }
+  std::uint64_t memory_bytes = 0;
+  for (const RegionMap::Region& region : map.regions()) {
+    memory_bytes += region.bytes;
+  }
+  std::uint64_t cost = 0;
+  if (RW_LIKELY(data_bytes <= memory_bytes)) {
+    for (const iovec& segment : data) {
       log()->mark(map, static_cast<const std::byte*>(segment.iov_base), segment.iov_len);
     }
+    cost = data.size() + data_bytes / kBytesPerUnit;
+  } else {
+    for (const RegionMap::Region& region : map.regions()) {
+      log()->mark(region.guest, region.bytes);
+    }
+    cost = data.size() + memory_bytes / kBytesPerUnit;
   }
-  if (request.status != nullptr) {
-    log()->mark(map, request.status, 1);
+  if (status_address != nullptr) {
+    log()->mark(map, status_address, 1);
   }
+  budget_ = static_cast<std::int32_t>(std::max(budget_ - static_cast<std::int64_t>(cost), -kDebtMax));
 }
 
 }  // namespace ringway

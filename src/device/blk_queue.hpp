@@ -1,8 +1,11 @@
 // One virtqueue of a disk in the hands of its worker: stages (1) to (5) wired together. Its life is RingQueue's.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "device/blk_counters.hpp"
@@ -44,12 +47,14 @@ class BlkQueue final : public RingQueue, public BlkCompletions {
   void refuse(BlkSlot& slot, const BlkParsed& parsed) noexcept;
   void answer_id(BlkOperation& operation) noexcept;
   // Gives a chain back to the driver (unless the ring is gone) and the slot to the pool.
-  void finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status, std::uint32_t used_length) noexcept;
-  void log_written(const BlkSlot& slot) noexcept;
+  // `data`: what else of guest memory may have been written for it.
+  void finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status, std::uint32_t used_length,
+              std::span<const iovec> data) noexcept;
+  void log_written(const RegionMap& map, std::span<const iovec> data, const std::byte* status_address) noexcept;
 
   const Disk disk_;
   BlkChannel* channel_ = nullptr;
-  std::int32_t budget_ = 0;  // left over by the last pump(); negative: overdrawn, and owed to the neighbours
+  std::int32_t budget_ = 0;  // between pumps 0, or negative: overdrawn, and owed to the neighbours
   BlkRequestLimits limits_;
   // Requests that ended in the turn in which they began: their time is the turn's, and is recorded at its end.
   struct InTurn {

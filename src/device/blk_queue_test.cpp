@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -15,6 +16,8 @@
 #include "device/test_guest.hpp"
 #include "device/worker_context.hpp"
 #include "guest/access.hpp"
+#include "guest/dirty_log.hpp"
+#include "guest/test_memory.hpp"
 #include "loop/simulated_loop.hpp"
 
 namespace ringway::testing {
@@ -109,9 +112,18 @@ class Ring {
   [[nodiscard]] std::uint64_t reads() const { return counters().requests[static_cast<std::size_t>(BlkOpcode::in)].get(); }
   [[nodiscard]] std::uint32_t submitted() const { return submitted_; }
   void kick() { queue_.kick(); }
+  void set_log(std::shared_ptr<DirtyLog> log) { queue_.set_log(std::move(log)); }
+  // Of a table of read_table().
+  void set_type(GuestAddress table, std::uint32_t type) { guest_.put(header_of(table), 0, type); }
+  [[nodiscard]] GuestAddress header_of(GuestAddress table) const { return address_in(table, 0); }
+  [[nodiscard]] GuestAddress data_of(GuestAddress table) const { return address_in(table, 1); }
   [[nodiscard]] const LatencyHistogram& read_latency() const { return latency_.read; }
 
  private:
+  [[nodiscard]] GuestAddress address_in(GuestAddress table, std::uint32_t entry) const {
+    return GuestAddress{guest::load<std::uint64_t>(guest_.host(table) + entry * sizeof(spec::Descriptor))};
+  }
+
   Guest guest_;
   WorkerContext& context_;
   const bool is_inband_;
@@ -400,6 +412,105 @@ TEST_F(BlkQueueTurn, ACallThatIsOnItsWayStillIsCountedAsCoalesced) {
   EXPECT_EQ(stats.calls_coalesced, 3U);
   EXPECT_EQ(stats.calls_dropped + stats.calls_suppressed, 0U);
   EXPECT_TRUE(stats.running && stats.enabled && !stats.broken);
+}
+
+// The log of a migration, over `memory_bytes` of a guest.
+class Log {
+ public:
+  explicit Log(std::uint64_t memory_bytes) {
+    const std::uint64_t bytes = memory_bytes / DirtyLog::kPageBytes / 8;
+    log_ = *DirtyLog::create(test::memory_file(bytes).get(), bytes, 0);
+  }
+  [[nodiscard]] const std::shared_ptr<DirtyLog>& log() const { return log_; }
+  [[nodiscard]] bool marks(GuestAddress address) const {
+    const std::uint64_t page = address.value / DirtyLog::kPageBytes;
+    return (log_->mapping().data()[page / 8] >> (page % 8) & std::byte{1}) != std::byte{0};
+  }
+  [[nodiscard]] std::uint64_t pages() const {
+    std::uint64_t count = 0;
+    for (std::uint64_t i = 0; i < log_->mapping().bytes(); ++i) {
+      count += static_cast<std::uint64_t>(std::popcount(std::to_integer<unsigned>(log_->mapping().data()[i])));
+    }
+    return count;
+  }
+
+ private:
+  std::shared_ptr<DirtyLog> log_;
+};
+
+constexpr std::uint64_t kLoggedMemory = 64U << 20U;
+constexpr std::uint32_t kLoggedRead = 32U << 20U;
+// One for each word of the log.
+constexpr std::int32_t kLogCost = kLoggedRead / DirtyLog::kPageBytes / 64;
+
+// Its slot still holds what the one before was about.
+TEST_F(BlkQueueTurn, OfARefusedRequestTheStatusIsLogged) {
+  Disk disk(context_, kLoggedMemory);
+  const GuestAddress good = disk.read_table(3);
+  const GuestAddress bad = disk.read_table(3);
+  disk.set_type(bad, 77);
+  disk.submit(good, 3);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  const Log log(kLoggedMemory);
+  disk.set_log(log.log());
+  disk.submit(bad, 3);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  EXPECT_EQ(disk.used(), 2U);
+  EXPECT_TRUE(log.marks(disk.header_of(bad)));
+  EXPECT_EQ(log.pages(), 1U);
+  disk.submit(good, 3);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  EXPECT_TRUE(log.marks(disk.header_of(good)) && log.marks(disk.data_of(good)));
+  EXPECT_EQ(log.pages(), 3U);
+}
+
+TEST_F(BlkQueueTurn, WordsOfTheLogShortenATurn) {
+  Disk disk(context_, kLoggedMemory);
+  const Log log(kLoggedMemory);
+  disk.set_log(log.log());
+  disk.submit(disk.read_table(3, kLoggedRead), 3, 200);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::budget);
+  EXPECT_EQ(disk.used(), limits::kPumpBudget / (17 + 1 + kLogCost) + 1);
+}
+
+// It names more memory than the guest has: all of that is marked, but once.
+TEST_F(BlkQueueTurn, MemoryThatIsNamedAgainAndAgainIsLoggedOnce) {
+  constexpr std::int32_t kSegments = 32;
+  Disk disk(context_, kLoggedMemory);
+  const Log log(kLoggedMemory);
+  disk.set_log(log.log());
+  disk.submit(disk.read_table(kSegments + 2, kLoggedRead), kSegments + 2, 200);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::budget);
+  constexpr std::int32_t kCost = limits::kPumpRequestCost + kSegments + 3 + kSegments + 2 * kLogCost;
+  EXPECT_EQ(disk.used(), limits::kPumpBudget / kCost + 1);
+  EXPECT_EQ(log.pages(), kLoggedMemory / DirtyLog::kPageBytes);
+}
+
+// What completes between two turns is charged to the next ones.
+TEST_F(BlkQueueTurn, WordsOfTheLogThatWereWrittenBetweenTurnsAreOwed) {
+  BlkChannelCounters counters;
+  HeldChannel channel(counters);
+  BlkSlotShare slots;
+  RW_CHECK(context_.slots.admit());
+  {
+    constexpr std::uint32_t kRequests = 40;
+    Ring ring(context_, channel, slots, kLoggedMemory);
+    const Log log(kLoggedMemory);
+    ring.set_log(log.log());
+    const GuestAddress table = ring.read_table(3, kLoggedRead);
+    ring.submit(table, 3, kRequests);
+    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
+    channel.finish(kRequests);
+    ring.submit(table, 3);
+    for (std::int32_t owed = kRequests * (kLogCost + 1); owed >= limits::kPumpBudget; owed -= limits::kPumpBudget) {
+      EXPECT_EQ(ring.turn(), Queue::Pumped::budget);
+      EXPECT_EQ(channel.in_flight(), 0U);
+    }
+    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
+    EXPECT_EQ(channel.in_flight(), 1U);
+    channel.finish(1);
+  }
+  context_.slots.dismiss(slots);
 }
 
 }  // namespace

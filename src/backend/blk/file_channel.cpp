@@ -40,22 +40,22 @@ std::byte* zeroes() noexcept {
   return memory.data();
 }
 
-// The kernel found a segment unusable, but not which. Touching pages through the kernel tells; what can't be told is blamed
-// as a whole.
+// The kernel found a segment unusable, but not which. Each lies within one mapping, and a file is truncated from its end: so
+// if anything of a segment is gone, its last page is. The kernel touches that one for us; what it can't (before Linux 5.14
+// nothing) is blamed. None is found where the file has grown again, or the kernel had no page to give: then this request has
+// failed, and no more is known.
 void blame_guest_memory(std::span<const iovec> segments) noexcept {
   constexpr std::uintptr_t kPage = 4096;
   for (const iovec& segment : segments) {
-    const auto first = reinterpret_cast<std::uintptr_t>(segment.iov_base) & ~(kPage - 1);
-    const auto last = reinterpret_cast<std::uintptr_t>(segment.iov_base) + segment.iov_len - 1;
-    for (std::uintptr_t page = first; page <= last; page += kPage) {
-      auto* const address = reinterpret_cast<std::byte*>(page);  // NOLINT(performance-no-int-to-ptr)
+    const std::uintptr_t last = reinterpret_cast<std::uintptr_t>(segment.iov_base) + segment.iov_len - 1;
+    auto* const page = reinterpret_cast<std::byte*>(last & ~(kPage - 1));  // NOLINT(performance-no-int-to-ptr)
 #ifdef MADV_POPULATE_READ
-      if (::madvise(address, kPage, MADV_POPULATE_READ) == 0) {
-        continue;
-      }
-#endif
-      sigbus::poison(address);
+    if (::madvise(page, kPage, MADV_POPULATE_READ) == 0) {
+      continue;
     }
+#endif
+    sigbus::poison(page);
+    return;  // one is enough to stop the guest's rings
   }
 }
 
@@ -218,6 +218,7 @@ void FileChannel::begin(FileOperation& operation) noexcept {
   const BlkRequest& request = operation.request->request;
   operation.slow_task = false;
   operation.retries = 0;
+  operation.blamed_before = blamed_;
   operation.range = 0;
   operation.segment = 0;
   operation.skip = 0;
@@ -386,7 +387,9 @@ FileChannel::Step FileChannel::advance_sync(std::int32_t result) noexcept {
 
 FileChannel::Step FileChannel::give_up(FileOperation& operation, int code) noexcept {
   counters_.add_failure(failure_of(code), code);
-  if (code == EFAULT && operation.bounce == nullptr && !operation.holds_discard_slot) {
+  // One look for all that were on their way: they fail for the same reason, and may be many at once.
+  if (code == EFAULT && operation.bounce == nullptr && !operation.holds_discard_slot && operation.blamed_before == blamed_) {
+    ++blamed_;
     blame_guest_memory({operation.call.segments, operation.call.segment_count});
   }
   finish(operation, spec::kBlkStatusIoErr);

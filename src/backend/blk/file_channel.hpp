@@ -58,9 +58,10 @@ class FileOperation final : public UringOperation, public IoTask {
   ZeroMethod method = ZeroMethod::punch;
   std::uint16_t range = 0;  // discard and the like: the current one
   std::uint32_t retries = 0;
-  std::uint32_t segment = 0;  // in, out: the first one that is not done,
-  std::uint64_t skip = 0;     // and what is done of it
-  std::uint64_t done = 0;     // bytes of the request (in, out) or of the range (zeroes by writing)
+  std::uint32_t blamed_before = 0;  // the channel's blamed_ when the request began
+  std::uint32_t segment = 0;        // in, out: the first one that is not done,
+  std::uint64_t skip = 0;           // and what is done of it
+  std::uint64_t done = 0;           // bytes of the request (in, out) or of the range (zeroes by writing)
   std::byte* bounce = nullptr;
   std::array<iovec, kWindowSegments> window;  // a part of the request, when its own segments can't be used as they are
 };
@@ -162,6 +163,7 @@ class FileChannel : public BlkChannel {
   const Options options_;
   Prng prng_;
   std::uint32_t in_flight_ = 0;
+  std::uint32_t blamed_ = 0;  // times that guest memory was looked at after EFAULT
   bool serving_ = false;
 
   std::unique_ptr<Slot[]> slots_;  // constructed on first use, so that an idle channel takes no memory
