@@ -55,7 +55,7 @@ Queue::Pumped NetReceiveQueue::pump(WorkerContext& /*its scratch is known*/) noe
 }
 
 bool NetReceiveQueue::arm() noexcept {
-  return has_more_ || (starved_ && arm_for(shortage_));
+  return awaits_kick() || channel_->arm();
 }
 
 // A queue that lacks buffers is not helped by more frames: it waits for the driver.

@@ -61,11 +61,12 @@ class NetReceiveQueue final : public RingQueue, public NetReceiver {
   void land(std::span<const std::uint32_t> lengths) noexcept override;
   [[nodiscard]] bool filters() const noexcept override { return rules_->filters; }
   [[nodiscard]] bool wants(std::span<const std::byte, NetReceiveFilter::kHeadBytes> head) noexcept override;
+  [[nodiscard]] bool spent() const noexcept override { return context().now == turn_ && budget_ <= 0; }
   void wake() noexcept override;
 
  private:
   // Not while there are only as many buffers as were too few.
-  [[nodiscard]] bool awaits_kick() noexcept override { return arm(); }
+  [[nodiscard]] bool awaits_kick() noexcept override { return has_more_ || (starved_ && arm_for(shortage_)); }
   void on_state() noexcept override;
 
   enum class Taken : std::uint8_t {

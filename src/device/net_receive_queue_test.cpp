@@ -364,6 +364,23 @@ TEST_P(NetReceive, MoreThanATurnsFramesKeepTheWorkerAwake) {
 }
 
 // Buffers that are none come back empty: before the frame if they are first, in its middle if they are there.
+// What has come for a channel meanwhile keeps the worker awake; and is no lost kick.
+TEST_P(NetReceive, TheChannelIsAskedBeforeASleep) {
+  static_cast<void>(turn());
+  channel_.has_work = true;
+  EXPECT_TRUE(queue_.arm());
+  channel_.has_work = false;
+  EXPECT_FALSE(queue_.arm());
+  queue_.is_active = false;
+  context_.active.clear();
+  post({256});
+  channel_.has_work = true;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(queue_.look());
+  }
+  EXPECT_EQ(queue_.ring_counters().lost_kicks.get(), 0U);
+}
+
 TEST_P(NetReceive, ChainsThatAreNoBuffers) {
   const GuestAddress memory = guest_.take(4096);
   const auto post_bad = [&] {
@@ -701,6 +718,7 @@ TEST_P(NetReceive, NothingForAPairThatIsNotInUse) {
   }
   EXPECT_EQ(received().size(), 3U);
   EXPECT_EQ(deliver(frame), Delivery::no_buffers);
+  EXPECT_FALSE(queue_.spent()) << "it is the guest that has none";
 }
 
 // ---------------------------------------------------------------- work in one turn
@@ -736,6 +754,7 @@ TEST_P(NetReceive, ATurnIsBounded) {
   EXPECT_EQ(done, 1U);
   // The rest of that turn: nothing for others that send to it.
   EXPECT_EQ(deliver(frame), Delivery::no_buffers);
+  EXPECT_TRUE(queue_.spent());
   std::uint32_t turns = 1;
   while (done < 4) {
     context_.now = context_.now + Duration::microseconds(1);

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "base/check.hpp"
 #include "guest/access.hpp"
 
 namespace ringway {
@@ -64,6 +65,35 @@ Queue::Pumped NetTransmitQueue::pump(WorkerContext& context) noexcept {
     }
   }
   return Pumped::budget;
+}
+
+NetLoan NetTransmitQueue::lend(std::size_t frame) noexcept {
+  RW_DCHECK(borrows_ && frame < frame_count_ && (lent_ >> frame & 1U) == 0);
+  lent_ |= 1U << frame;
+  std::size_t chain = frame;
+  if (RW_UNLIKELY(frame_count_ != chain_count_)) {
+    // Refused chains stand between the frames'.
+    chain = 0;
+    for (std::size_t frames = 0;; ++chain) {
+      if (scratch_->chains[chain].refusal == NetRefusal::none && frames++ == frame) {
+        break;
+      }
+    }
+  }
+  return {.chain = scratch_->chains[chain].chain, .memory = pin()};
+}
+
+void NetTransmitQueue::give_back(std::span<const NetLoan> loans) noexcept {
+  if (may_complete()) {
+    for (const NetLoan& loan : loans) {
+      complete_fresh(loan.chain, 0);
+    }
+    note_finished();
+  }
+  // The last one may stop the ring, so nothing comes behind these.
+  for (const NetLoan& loan : loans) {
+    ended(*loan.memory);
+  }
 }
 
 NetTransmitQueue::Gathered NetTransmitQueue::gather(Chain& chain) noexcept {
@@ -145,11 +175,12 @@ bool NetTransmitQueue::send() noexcept {
   }
   std::size_t sent = frame_count_;
   const bool discards = !enabled();
+  lent_ = 0;
   if (sent != 0 && RW_LIKELY(!discards)) {
     sent = channel_->send(std::span(scratch_->frames).first(sent));
   }
   note_finished();
-  if (RW_UNLIKELY(sent != chains || discards)) {
+  if (RW_UNLIKELY(sent != chains || discards || lent_ != 0)) {
     return settle_sent(sent, discards);
   }
   for (std::size_t i = 0; i < chains; ++i) {
@@ -180,7 +211,10 @@ bool NetTransmitQueue::settle_sent(std::size_t sent, bool discarded) noexcept {
         counters_.gso_frames.add(frame.header.gso_type != spec::kNetGsoNone ? 1 : 0);
       }
     }
-    complete_fresh(chain.chain, 0);
+    const bool lent = chain.refusal == NetRefusal::none && (lent_ >> (frames - 1) & 1U) != 0;
+    if (!lent) {
+      complete_fresh(chain.chain, 0);
+    }
   }
   for (std::size_t left = chain_count_; left > done; --left) {
     unpop(scratch_->chains[left - 1].chain);

@@ -22,7 +22,8 @@ struct NetTransmitRules {
 class NetTransmitQueue final : public RingQueue, public NetSender {
  public:
   // Whether its port may borrow frames.
-  explicit NetTransmitQueue(Surroundings surroundings, bool borrows = false) : RingQueue(std::move(surroundings)) {
+  explicit NetTransmitQueue(Surroundings surroundings, bool borrows = false)
+      : RingQueue(std::move(surroundings)), borrows_(borrows) {
     serve_when_disabled();
     if (!borrows) {
       complete_in_order();
@@ -43,6 +44,8 @@ class NetTransmitQueue final : public RingQueue, public NetSender {
 
   // --- NetSender ---
   void wake() noexcept override;
+  [[nodiscard]] NetLoan lend(std::size_t frame) noexcept override;
+  void give_back(std::span<const NetLoan> loans) noexcept override;
 
  private:
   [[nodiscard]] bool awaits_kick() noexcept override { return !blocked_; }
@@ -51,9 +54,10 @@ class NetTransmitQueue final : public RingQueue, public NetSender {
   [[nodiscard]] Gathered gather(Chain& chain) noexcept;
   // Gives what was gathered to the port. False if that took less than all; what it left was unpopped.
   [[nodiscard]] bool send() noexcept;
-  // Returns to the driver what was gathered, up to the first frame that is not among the `sent` first ones.
+  // Returns to the driver what was gathered, but for what is lent, up to the first frame that is not among the `sent` first.
   [[nodiscard]] bool settle_sent(std::size_t sent, bool discarded) noexcept;
 
+  const bool borrows_;
   NetTransmitRules rules_;
   NetChannel* channel_ = nullptr;
   NetScratch* scratch_ = nullptr;
@@ -61,8 +65,10 @@ class NetTransmitQueue final : public RingQueue, public NetSender {
   std::size_t frame_count_ = 0;
   std::uint64_t frame_bytes_ = 0;  // of those
   std::uint64_t gso_count_ = 0;    // among them
-  std::int32_t budget_ = 0;        // left over by the last pump(); negative: overdrawn, and owed to the neighbours
-  bool blocked_ = false;           // the port is full, and will wake us
+  std::uint32_t lent_ = 0;         // bit n: frame n was lent in the send() under way, or just over
+  static_assert(limits::kNetBatch <= 32);
+  std::int32_t budget_ = 0;  // left over by the last pump(); negative: overdrawn, and owed to the neighbours
+  bool blocked_ = false;     // the port is full, and will wake us
   NetTransmitCounters counters_;
 };
 

@@ -22,7 +22,7 @@ class NetTransmit : public ::testing::TestWithParam<RingKind> {
  protected:
   static constexpr std::uint32_t kSize = 256;
 
-  NetTransmit() {
+  explicit NetTransmit(bool borrows = false) : queue_({.stop_deadline = Duration::seconds(1)}, borrows) {
     rules_.limits = net_frame_limits(spec::kNetCsum | spec::kNetHostTso4, 1500);
     queue_.set_rules(rules_);
   }
@@ -92,7 +92,7 @@ class NetTransmit : public ::testing::TestWithParam<RingKind> {
   NetScratch scratch_;
   ScriptedChannel channel_;
   NetTransmitRules rules_;
-  NetTransmitQueue queue_{{.stop_deadline = Duration::seconds(1)}};
+  NetTransmitQueue queue_;
   TestRing ring_{guest_, GetParam(), kSize};
   std::uint64_t added_ = 0;
   std::uint64_t used_ = 0;
@@ -469,6 +469,133 @@ TEST_P(NetTransmit, SleepsAndWakesByAKick) {
   EXPECT_FALSE(queue_.look());
   EXPECT_FALSE(queue_.look());
   EXPECT_EQ(queue_.ring_counters().lost_kicks.get(), 0U);
+}
+
+// ---------------------------------------------------------------- frames that are lent
+
+class NetTransmitLending : public NetTransmit {
+ protected:
+  NetTransmitLending() : NetTransmit(true) {}
+};
+INSTANTIATE_TEST_SUITE_P(Rings, NetTransmitLending, ::testing::ValuesIn(all_ring_kinds()));
+
+// Tokens of used elements, in the order of their use.
+std::vector<std::uint64_t> tokens_of(const std::vector<UsedElement>& used) {
+  std::vector<std::uint64_t> tokens;
+  for (const UsedElement& element : used) {
+    tokens.push_back(element.token);
+  }
+  return tokens;
+}
+
+TEST_P(NetTransmitLending, LentFramesAreUsedWhenTheyAreGivenBack) {
+  start();
+  std::vector<NetLoan> loans;
+  channel_.on_sent = [&](std::size_t frame) {
+    if (frame != 1) {
+      loans.push_back(queue_.lend(frame));
+    }
+  };
+  add_chain(Bytes(3));  // refused, so that frames and chains don't count alike
+  for (unsigned i = 0; i < 3; ++i) {
+    add(pattern(100, i));
+  }
+  add_chain(Bytes(3));
+  publish();
+  EXPECT_EQ(turn(), Queue::Pumped::some);
+  ASSERT_EQ(loans.size(), 2U);
+  // With IN_ORDER nothing is used before what was popped earlier.
+  EXPECT_EQ(tokens_of(ring_.take_used()),
+            GetParam().in_order ? (std::vector<std::uint64_t>{0}) : (std::vector<std::uint64_t>{0, 2, 4}));
+  EXPECT_EQ(queue_.counters().frames.get(), 3U);
+  EXPECT_EQ(refused(NetRefusal::short_header), 2U);
+  queue_.give_back(std::span(loans).last(1));
+  EXPECT_TRUE(queue_.has_finished);
+  queue_.publish();
+  EXPECT_EQ(tokens_of(ring_.take_used()),
+            GetParam().in_order ? (std::vector<std::uint64_t>{}) : (std::vector<std::uint64_t>{3}));
+  queue_.give_back(std::span(loans).first(1));
+  queue_.publish();
+  EXPECT_EQ(tokens_of(ring_.take_used()),
+            GetParam().in_order ? (std::vector<std::uint64_t>{1, 2, 3, 4}) : (std::vector<std::uint64_t>{1}));
+  // In the same send(), too.
+  channel_.on_sent = [&](std::size_t frame) {
+    const NetLoan loan = queue_.lend(frame);
+    queue_.give_back({&loan, 1});
+  };
+  add(pattern(100, 9));
+  publish();
+  EXPECT_EQ(turn(), Queue::Pumped::some);
+  EXPECT_EQ(tokens_of(ring_.take_used()), (std::vector<std::uint64_t>{5}));
+}
+
+TEST_P(NetTransmitLending, AFullPortBehindLentFrames) {
+  start();
+  std::vector<NetLoan> loans;
+  channel_.on_sent = [&](std::size_t frame) { loans.push_back(queue_.lend(frame)); };
+  channel_.room = 2;
+  for (unsigned i = 0; i < 4; ++i) {
+    add(pattern(100, i));
+  }
+  publish();
+  EXPECT_EQ(turn(), Queue::Pumped::inactive);
+  channel_.room = 10;
+  queue_.wake();
+  EXPECT_EQ(turn(), Queue::Pumped::some);
+  ASSERT_EQ(loans.size(), 4U);
+  queue_.give_back(loans);
+  queue_.publish();
+  expect_used(4);
+}
+
+TEST_P(NetTransmitLending, AStopWaitsForWhatIsLent) {
+  start();
+  std::vector<NetLoan> loans;
+  channel_.on_sent = [&](std::size_t frame) { loans.push_back(queue_.lend(frame)); };
+  add(pattern(100, 1));
+  add(pattern(100, 2));
+  publish();
+  EXPECT_EQ(turn(), Queue::Pumped::some);
+  std::optional<std::uint32_t> base;
+  queue_.stop([&](Result<std::uint32_t> result) { base = *result; });
+  queue_.give_back(std::span(loans).first(1));
+  EXPECT_FALSE(base.has_value());
+  queue_.give_back(std::span(loans).last(1));
+  ASSERT_TRUE(base.has_value());
+  EXPECT_EQ(*base, ring_.base_after(2, descriptors_));
+  expect_used(2);
+}
+
+TEST_P(NetTransmitLending, MemoryThatIsTakenAwayWaitsForWhatIsLent) {
+  start();
+  std::vector<NetLoan> loans;
+  channel_.on_sent = [&](std::size_t frame) { loans.push_back(queue_.lend(frame)); };
+  add(pattern(100, 1));
+  publish();
+  EXPECT_EQ(turn(), Queue::Pumped::some);
+  const Guest other({{.address = 0, .bytes = kTransmitMemory}});
+  bool gone = false;
+  queue_.set_memory(other.map(), [&](const Result<>& result) { gone = result.has_value(); });
+  EXPECT_FALSE(gone);
+  queue_.give_back(loans);
+  EXPECT_TRUE(gone);
+}
+
+// A ring that was given up on is not written to any more, but what is lent still comes back.
+TEST_P(NetTransmitLending, LoansOutliveTheStopDeadline) {
+  start();
+  std::vector<NetLoan> loans;
+  channel_.on_sent = [&](std::size_t frame) { loans.push_back(queue_.lend(frame)); };
+  add(pattern(100, 1));
+  publish();
+  EXPECT_EQ(turn(), Queue::Pumped::some);
+  bool failed = false;
+  queue_.stop([&](const Result<std::uint32_t>& result) { failed = !result.has_value(); });
+  loop_.wait(loop_.now(), loop_.now() + Duration::seconds(2));
+  EXPECT_TRUE(failed);
+  queue_.give_back(loans);
+  EXPECT_FALSE(queue_.running());
+  EXPECT_TRUE(ring_.take_used().empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Rings, NetTransmit, ::testing::ValuesIn(all_ring_kinds()));

@@ -155,8 +155,10 @@ class ScriptedChannel final : public NetChannel {
   };
   std::size_t room = std::numeric_limits<std::size_t>::max();  // frames that it still takes
   std::vector<Sent> sent;
-  std::vector<std::size_t> batches;  // frames that it was shown at a time
+  std::vector<std::size_t> batches;          // frames that it was shown at a time
+  std::function<void(std::size_t)> on_sent;  // within send(), of each frame by its number
   std::function<Received(std::uint32_t)> on_receive;
+  bool has_work = false;  // what arm() says
   std::uint32_t receive_calls = 0;
   bool enabled = false;
   std::uint64_t guest_offloads = 0;
@@ -168,6 +170,9 @@ class ScriptedChannel final : public NetChannel {
     for (const NetFrame& frame : frames.first(taken)) {
       sent.push_back({.header = frame.header, .bytes = to_bytes(frame.data)});
       RW_CHECK(sent.back().bytes.size() == frame.bytes);
+      if (on_sent) {
+        on_sent(static_cast<std::size_t>(&frame - frames.data()));
+      }
     }
     room -= taken;
     return taken;
@@ -176,6 +181,7 @@ class ScriptedChannel final : public NetChannel {
     ++receive_calls;
     return on_receive ? on_receive(budget) : Received::all;
   }
+  [[nodiscard]] bool arm() noexcept override { return has_work; }
   void set_guest(std::uint64_t offloads, std::size_t its_header_bytes) noexcept override {
     guest_offloads = offloads;
     header_bytes = its_header_bytes;

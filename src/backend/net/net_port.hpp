@@ -1,13 +1,15 @@
 // Stage (3) for network cards: what a card's frames go to and come from. A port is what its options name (a tap, a switch,
 // null, …); a channel is the end of it that serves one queue pair on that pair's worker.
 //
-// Everything of a channel happens at once: when send() or receive() returns, no frame is under way and no memory of the
-// guest is in use. So frames need no slot, ring memory no pin, and a stop nothing to wait for; what a kernel can do only
-// later (a full tap) is left in the guest's ring until then.
+// As a rule everything of a channel happens at once: when send() or receive() returns, no frame is under way and no memory
+// of the guest is in use. So frames need no slot, ring memory no pin, and a stop nothing to wait for; what a kernel can do
+// only later (a full tap) is left in the guest's ring until then. The exception is a switch whose other end is on another
+// worker: it borrows the frame (NetSender::lend()), and gives it back within that worker's next turn.
 #pragma once
 
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,8 +20,11 @@
 #include "loop/loop.hpp"
 #include "metrics/counter.hpp"
 #include "request/net_frame.hpp"
+#include "ring/chain.hpp"
 
 namespace ringway {
+
+struct PinnedMap;
 
 // Room in the guest's receive buffers for one frame. The header of the pair's size comes first.
 struct NetLanding {
@@ -55,6 +60,10 @@ class NetReceiver {
   [[nodiscard]] virtual bool filters() const noexcept = 0;
   [[nodiscard]] virtual bool wants(std::span<const std::byte, 18> head) noexcept = 0;
 
+  // Whether deliver() takes nothing more in this turn, however many buffers there are: what it says "no_buffers" to now may
+  // go in the next turn.
+  [[nodiscard]] virtual bool spent() const noexcept { return false; }
+
   // The channel may have frames: receive() is called in this turn or the next one.
   virtual void wake() noexcept = 0;
 
@@ -62,15 +71,44 @@ class NetReceiver {
   ~NetReceiver() = default;
 };
 
+// By what a transmit queue knows a frame again that it has lent.
+struct NetLoan {
+  ChainId chain;
+  PinnedMap* memory = nullptr;
+};
+
 // The transmit queue of a pair, as its channel sees it.
 class NetSender {
  public:
   // After a send() that took less than all: it may take more now.
   virtual void wake() noexcept = 0;
+  // Within send(), of a frame that it was given and counts as done with: the channel keeps it. Its pieces may be read, by
+  // any thread, until it is given back; its header and the list of pieces are gone when send() returns. While a frame is
+  // lent its chain is in flight and its memory pinned: a stop of the ring waits for it, so give it back soon. Once a frame.
+  [[nodiscard]] virtual NetLoan lend(std::size_t frame) noexcept = 0;
+  // On the worker's thread, in any order; within the same send() too.
+  virtual void give_back(std::span<const NetLoan> loans) noexcept = 0;
 
  protected:
   ~NetSender() = default;
 };
+
+// Why a switch didn't pass a frame on. A frame for several ports counts once for each that doesn't get it.
+enum class SwitchDrop : std::uint8_t {
+  none,
+  malformed,     // a group address as source, a tag that isn't all there, or a checksum range that no tag leaves room for
+  reserved,      // to an address that no bridge forwards (01:80:c2:00:00:0x, IEEE 802.1Q table 8-1)
+  vlan,          // a tag that the port doesn't have, no tag where it has no native VLAN, or a receiver outside the VLAN
+  spoofed_mac,   // a source address that isn't the port's
+  spoofed_ip,    // a source address of IP or ARP that isn't the port's
+  isolated,      // from an isolated port to another one
+  unreachable,   // the port of that address isn't receiving, or it is the sender's own
+  pool_empty,    // too many frames of this sender are on their way to other workers
+  credit_spent,  // too many of them to that one worker
+  inbox_full,    // too many frames wait for this receiver
+};
+inline constexpr std::size_t kSwitchDrops = 11;
+[[nodiscard]] const char* to_string(SwitchDrop drop) noexcept;
 
 // What happened to frames in one pair's channel, whatever became of it. Written by its worker, read by anyone.
 struct NetChannelCounters {
@@ -78,6 +116,13 @@ struct NetChannelCounters {
   Counter dropped_error;   // the kernel refused a frame for good
   Counter full;            // times that the port took no more, and the guest had to wait
   Counter receive_errors;  // reads that failed
+  // Of a switch: what was dropped, by SwitchDrop; all but the last by the sender, but for a VLAN or isolation that the
+  // receiver finds violated.
+  std::array<Counter, kSwitchDrops> switch_dropped;
+  Counter flooded;  // frames sent to all ports of a VLAN
+  Counter lent;     // frames passed to other workers where they lie, and
+  Counter copied;   // those small enough to be copied first
+  Counter rings;    // sleeping workers that were woken
 };
 
 class NetChannel {
@@ -98,6 +143,9 @@ class NetChannel {
   [[nodiscard]] virtual std::size_t send(std::span<const NetFrame> frames) noexcept = 0;
   // Gives frames to the receiver, `budget` at most.
   [[nodiscard]] virtual Received receive(std::uint32_t budget) noexcept = 0;
+  // Before the pair's receive queue stops calling receive() on its own: from here the channel calls NetReceiver::wake() when
+  // it has something. True if it has already, and then no wake() need come. A channel that always calls it needs no more.
+  [[nodiscard]] virtual bool arm() noexcept { return false; }
   // What the guest can take now: a subset of the offloads (spec::kNetGuest…) and of the header sizes that its device
   // offered.
   virtual void set_guest(std::uint64_t guest_offloads, std::size_t header_bytes) noexcept = 0;

@@ -70,6 +70,8 @@ class Receiver final : public NetReceiver {
 class Sender final : public NetSender {
  public:
   void wake() noexcept override {}
+  [[nodiscard]] NetLoan lend(std::size_t /*frame*/) noexcept override { return {}; }
+  void give_back(std::span<const NetLoan> /*none*/) noexcept override {}
 };
 
 struct Tap {
