@@ -57,6 +57,7 @@ class SwitchFrame {
   explicit SwitchFrame(std::span<iovec> pieces) noexcept : pieces_(pieces) {}
   SwitchFrame(const SwitchFrame&) = delete;
   SwitchFrame& operator=(const SwitchFrame&) = delete;
+  ~SwitchFrame() = default;
 
   // Takes a frame in from the port of those rules. With a reason not to pass it on nothing else is valid.
   [[nodiscard]] SwitchDrop enter(const NetFrame& frame, const SwitchRules& rules) noexcept;

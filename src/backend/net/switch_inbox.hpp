@@ -43,6 +43,7 @@ class SwitchInbox {
   SwitchInbox() = default;
   SwitchInbox(const SwitchInbox&) = delete;
   SwitchInbox& operator=(const SwitchInbox&) = delete;
+  ~SwitchInbox() = default;
 
   // Any thread. What isn't urgent lies there until the owner looks or something urgent comes. Closed, it takes only `home`
   // (what the owner has lent itself), and rings for nobody. REQUIRES: not empty.
@@ -95,7 +96,7 @@ class SwitchInbox {
   static constexpr std::uintptr_t kBits = kWaiting | kClosed;
 
   [[nodiscard]] static SwitchLink* link_of(std::uintptr_t word) noexcept {
-    return reinterpret_cast<SwitchLink*>(word & ~kBits);
+    return reinterpret_cast<SwitchLink*>(word & ~kBits);  // NOLINT(performance-no-int-to-ptr): two bits ride on it
   }
   [[nodiscard]] SwitchLink* take_from(std::uintptr_t state) noexcept {
     // acquire: pairs with put().

@@ -54,6 +54,7 @@ class SwitchPool {
   explicit SwitchPool(SwitchSeat& seat);
   SwitchPool(const SwitchPool&) = delete;
   SwitchPool& operator=(const SwitchPool&) = delete;
+  ~SwitchPool() = default;
 
   [[nodiscard]] SwitchSeat& seat() const noexcept { return seat_; }
   SwitchChannel* channel = nullptr;  // whose it is; a pool outlives its channel while parcels are under way

@@ -109,6 +109,7 @@ class TestCard {
     channel_ = *port.open_channel(
         {.index = pair, .loop = worker.loop(), .receiver = pair_, .sender = pair_, .counters = pair_.counters});
     channel_->set_enabled(enabled);
+    pair_.woken = enabled;
   }
   TestCard(const TestCard&) = delete;
   TestCard& operator=(const TestCard&) = delete;
