@@ -114,7 +114,7 @@ class Ring {
   void kick() { queue_.kick(); }
   void set_log(std::shared_ptr<DirtyLog> log) { queue_.set_log(std::move(log)); }
   // Of a table of read_table().
-  void set_type(GuestAddress table, std::uint32_t type) { guest_.put(header_of(table), 0, type); }
+  void shorten_header(GuestAddress table) { guest_.put(table, offsetof(spec::Descriptor, length), std::uint32_t{8}); }
   [[nodiscard]] GuestAddress header_of(GuestAddress table) const { return address_in(table, 0); }
   [[nodiscard]] GuestAddress data_of(GuestAddress table) const { return address_in(table, 1); }
   [[nodiscard]] const LatencyHistogram& read_latency() const { return latency_.read; }
@@ -443,12 +443,12 @@ constexpr std::uint32_t kLoggedRead = 32U << 20U;
 // One for each word of the log.
 constexpr std::int32_t kLogCost = kLoggedRead / DirtyLog::kPageBytes / 64;
 
-// Its slot still holds what the one before was about.
+// It is refused before anything is parsed: its slot still holds what the one before was about.
 TEST_F(BlkQueueTurn, OfARefusedRequestTheStatusIsLogged) {
   Disk disk(context_, kLoggedMemory);
   const GuestAddress good = disk.read_table(3);
   const GuestAddress bad = disk.read_table(3);
-  disk.set_type(bad, 77);
+  disk.shorten_header(bad);
   disk.submit(good, 3);
   EXPECT_EQ(disk.turn(), Queue::Pumped::some);
   const Log log(kLoggedMemory);

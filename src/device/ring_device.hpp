@@ -5,9 +5,9 @@
 // called when nobody used the device any more: messages to workers may be on their way even if no session was ever there.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -66,7 +66,7 @@ class RingDevice : public vhost_user::Device {
   template <typename Config>
   [[nodiscard]] static Result<> copy_config(const Config& whole, std::uint32_t offset, std::span<std::byte> out) {
     RW_TRY(check_config_part(sizeof whole, offset, out.size()));
-    std::memcpy(out.data(), reinterpret_cast<const std::byte*>(&whole) + offset, out.size());
+    std::ranges::copy(std::as_bytes(std::span(&whole, 1)).subspan(offset, out.size()), out.begin());
     return {};
   }
   // The driver is to read its configuration again, if there is one.
