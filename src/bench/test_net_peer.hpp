@@ -108,6 +108,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
   ~FaultyNetPeer() override {
     stop_ = true;
     loop_->wake();
+    woken_.count_down();
     thread_.join();
     std::error_code ignored;
     std::filesystem::remove_all(directory_, ignored);
@@ -150,6 +151,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
     while (!closed) {
       loop->wait(clock_now(), clock_now() + Duration::milliseconds(20));
     }
+    woken_.wait();  // the loop goes with this function
   }
 
   // --- rings ---
@@ -579,6 +581,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
   std::string directory_, socket_path_;
   std::thread thread_;
   std::latch ready_{1};
+  std::latch woken_{1};
   EpollLoop* loop_ = nullptr;  // set before ready_
   std::atomic<bool> stop_{false};
   // Its thread's.
