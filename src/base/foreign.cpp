@@ -34,13 +34,13 @@ struct ForeignHoldingsRegistry {
 
 namespace {
 
-// What front-ends may have of the process's table: all but what we open ourselves (images, rings, sockets, epoll).
+// What front-ends may have of the process's table: all but what we open ourselves, or half of a table so small that there
+// would be little left.
 std::uint64_t descriptors_for_front_ends() {
-  constexpr rlim_t kOwn = 512;
   rlimit limit{};
   const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0;
   const rlim_t soft = std::min<rlim_t>(known ? limit.rlim_cur : 1024, 1U << 30U);
-  return soft > 2 * kOwn ? soft - kOwn : soft / 2;
+  return soft > 2 * limits::kOwnFds ? soft - limits::kOwnFds : soft / 2;
 }
 
 // Kick, call and error of each ring; the files of a memory table and of the one that replaces it; connection, listener,

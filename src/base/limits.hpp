@@ -23,7 +23,13 @@ inline constexpr std::size_t kMappingsMax = 131072;  // of guest memory in one p
 inline constexpr std::uint64_t kGuestBytesMax = 1ULL << 44U;   // of one guest's memory: 16 TiB
 inline constexpr std::uint64_t kMappedBytesMax = 1ULL << 46U;  // of all of it in one process: half of the 128 TiB that it
                                                                // has, so that sparse files can't take what we ourselves need
-inline constexpr std::size_t kFdsPerMessageMax = 8;            // VHOST_MEMORY_BASELINE_NREGIONS
+inline constexpr std::uint64_t kSmallGuestBytes = 256ULL << 20U;  // a limit of address space that has no room for such a
+                                                                  // guest is warned of
+inline constexpr std::size_t kFdsPerMessageMax = 8;               // VHOST_MEMORY_BASELINE_NREGIONS
+inline constexpr std::size_t kOwnFds = 3 * kDevicesMax + 128;  // descriptors that no front-end may take: listener, lock and
+                                                               // image of each device; 64 for 32 workers; 64 for the log,
+                                                               // the loop, the API and its connections. A tap needs one
+                                                               // more for each pair
 inline constexpr std::uint32_t kForeignFdsMax = 2048;          // that one device's front-ends have made us hold: see below
 inline constexpr std::size_t kMessagePayloadMax = 4096;  // bytes; the largest that applies to us is a memory table of 264
 

@@ -11,26 +11,23 @@
 #include "bench/blk_bench.hpp"
 
 #include <fmt/core.h>
-#include <pthread.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <barrier>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <ostream>
-#include <thread>
 
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
 #include "base/fence.hpp"
 #include "base/prng.hpp"
+#include "bench/bench_threads.hpp"
 #include "bench/connect_backend.hpp"
 #include "bench/process_cpu.hpp"
 #include "driver/blk_driver.hpp"
@@ -84,7 +81,6 @@ class BenchThread {
   BenchThread(const BlkBenchOptions& options, BlkDriver& driver, std::uint32_t number, std::uint32_t latency_every)
       : options_(options),
         driver_(driver),
-        number_(number),
         latency_every_(latency_every),
         sectors_per_block_(options.block_bytes / spec::kSectorBytes),
         random_(options.seed * 1'000'003 + number) {}
@@ -93,17 +89,17 @@ class BenchThread {
   void limit_requests(std::uint64_t requests) { requests_max_ = requests; }
   void watch_backend(pid_t pid) { backend_pid_ = pid; }
 
-  // The thread's whole life: pins itself, fills (verify), meets the others at `start`, runs, reads back (verify).
-  void run(std::barrier<>& start);
+  // Fills (verify).
+  [[nodiscard]] Result<> prepare();
+  // Runs, and reads back (verify).
+  [[nodiscard]] Result<> run();
 
-  [[nodiscard]] const Result<>& outcome() const { return outcome_; }
   [[nodiscard]] const Snapshot& begin() const { return begin_; }
   [[nodiscard]] const Snapshot& end() const { return end_; }
   [[nodiscard]] const LatencyHistogram& latency() const { return *latency_; }
   [[nodiscard]] std::uint64_t mismatched() const { return mismatched_; }
 
  private:
-  [[nodiscard]] Result<> pin() const;
   [[nodiscard]] Result<> drive(Pass pass);
   [[nodiscard]] bool turn(QueueWork& work) noexcept;
   [[nodiscard]] bool send(QueueWork& work, std::uint32_t slot_number) noexcept;
@@ -124,7 +120,6 @@ class BenchThread {
 
   const BlkBenchOptions& options_;
   BlkDriver& driver_;
-  std::uint32_t number_;
   std::uint32_t latency_every_;
   std::uint32_t until_measured_ = 1;
   std::uint32_t sectors_per_block_;
@@ -150,7 +145,6 @@ class BenchThread {
   Instant last_progress_;
   Snapshot begin_, end_;
   std::unique_ptr<LatencyHistogram> latency_ = std::make_unique<LatencyHistogram>();
-  Result<> outcome_;
 };
 
 void BenchThread::add_queue(BlkDriverQueue& queue, std::uint64_t first_block, std::uint64_t blocks) {
@@ -179,36 +173,16 @@ void BenchThread::add_queue(BlkDriverQueue& queue, std::uint64_t first_block, st
   raw_queues_.push_back(&queue);
 }
 
-Result<> BenchThread::pin() const {
-  if (options_.driver_cpus.empty()) {
-    return {};
-  }
-  const int cpu = options_.driver_cpus[number_ % options_.driver_cpus.size()];
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  CPU_SET(static_cast<unsigned>(cpu), &cpus);
-  if (const int code = pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus); code != 0) {
-    return fail_errno(code,
-                      fmt::format("cannot run a driver thread on CPU {}; see Cpus_allowed_list in /proc/self/status", cpu));
-  }
-  return {};
+Result<> BenchThread::prepare() {
+  return options_.verify ? drive(Pass::fill) : Result<>();
 }
 
-void BenchThread::run(std::barrier<>& start) {
-  outcome_ = pin();
-  if (outcome_ && options_.verify) {
-    outcome_ = drive(Pass::fill);
+Result<> BenchThread::run() {
+  if (requests_max_ && options_.warm_up.ns > 0) {
+    RW_TRY(drive(Pass::warm_up));
   }
-  start.arrive_and_wait();
-  if (outcome_ && requests_max_ && options_.warm_up.ns > 0) {
-    outcome_ = drive(Pass::warm_up);
-  }
-  if (outcome_) {
-    outcome_ = drive(Pass::timed);
-  }
-  if (outcome_ && options_.verify) {
-    outcome_ = drive(Pass::read_back);
-  }
+  RW_TRY(drive(Pass::timed));
+  return options_.verify ? drive(Pass::read_back) : Result<>();
 }
 
 Result<> BenchThread::drive(Pass pass) {
@@ -616,17 +590,7 @@ Result<> measure_blk(const BlkBenchOptions& options, BlkBenchResult& result) {
   }
   threads.front()->watch_backend(result.backend_pid);
 
-  std::barrier start(static_cast<std::ptrdiff_t>(threads.size()));
-  {
-    std::vector<std::jthread> running;
-    running.reserve(threads.size());
-    for (const auto& thread : threads) {
-      running.emplace_back([&start, &thread] { thread->run(start); });
-    }
-  }
-  for (const auto& thread : threads) {
-    RW_TRY(thread->outcome());
-  }
+  RW_TRY(run_bench_threads(threads, options.driver_cpus));
   collect(threads, options, result);
   return {};
 }

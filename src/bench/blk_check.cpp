@@ -140,10 +140,10 @@ check::Backend Context::backend() const {
 namespace {
 
 Result<Verdict> judge(const Rule& rule, const Context& context) {
-  if (rule.writes && context.offers(spec::kBlkRo)) {
+  if (rule.needs == Needs::writing && context.offers(spec::kBlkRo)) {
     return skip("the disk is read-only");
   }
-  if (rule.writes && !context.options.allow_writes) {
+  if (rule.needs == Needs::writing && !context.options.allow_writes) {
     return skip("writing was not allowed");
   }
   return rule.run(context);
@@ -165,31 +165,15 @@ Result<> learn(Context& context) {
 int run_blk_check(const BlkCheckOptions& options, std::ostream& out) {
   using namespace blk_check;
   const check::Report::Options wanted{.only = options.only, .json = options.json};
+  const auto groups = {session_rules(), request_rules(), ring_rules()};
   if (options.list) {
-    std::vector<check::Listed> all;
-    for (const std::span<const Rule> rules : {session_rules(), request_rules(), ring_rules()}) {
-      for (const Rule& rule : rules) {
-        all.push_back({.name = rule.name, .where = rule.where, .each_layout = rule.each_layout});
-      }
-    }
-    return check::list_rules(all, wanted, out);
+    return check::list_groups<Rule>(groups, wanted, out);
   }
   Context context{.options = options};
   if (const Result<> learned = learn(context); !learned) {
     return check::report_error(learned.error().message, options.json, out);
   }
-  check::Report report(wanted, out);
-  check::run_rules(session_rules(), context, report, judge);
-  for (const bool packed : {false, true}) {
-    if (packed && !context.offers(spec::kFeatureRingPacked)) {
-      report.leave_out("packed: all rules", "virtio 2.8", "the back-end doesn't offer VIRTIO_F_RING_PACKED");
-      break;
-    }
-    context.packed = packed;
-    check::run_rules(request_rules(), context, report, judge);
-    check::run_rules(ring_rules(), context, report, judge);
-  }
-  return report.end();
+  return check::run_groups<Rule>(groups, context, wanted, out, judge);
 }
 
 }  // namespace ringway

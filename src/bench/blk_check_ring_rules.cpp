@@ -264,18 +264,19 @@ Result<Verdict> ring_sizes(const Context& context) {
 }
 
 constexpr Rule kRingRules[] = {
-    {"each request completes once", "virtio 2.7.8, 2.8.6", true, false, each_token_once},
-    {"no call while suppressed", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, shared<check::no_call_while_suppressed>},
-    {"a call when asked for", "virtio 2.7.7, 2.7.10, 2.8.10", true, false, shared<check::call_when_asked_for>},
-    {"event index crossing", "virtio 2.7.10, 2.8.10", true, false, shared<check::event_index_crossing>},
-    {"an idle ring wakes by a kick", "virtio 2.7.10", true, false, shared<check::idle_ring_wakes_by_a_kick>},
-    {"GET_VRING_BASE is exact", "vhost-user, Starting and stopping rings", true, false, shared<check::exact_base>},
-    {"stop and start", "vhost-user, Starting and stopping rings", true, false, shared<check::stop_and_start>},
-    {"in-flight region", "vhost-user, Inflight I/O tracking", true, false, inflight_region},
-    {"kick before enable", "vhost-user, SET_VRING_ENABLE", true, false, kick_before_enable},
-    {"in order", "virtio 2.7.9, 2.8.11", true, false, in_order},
-    {"every queue serves", "vhost-user, Multiple queue support", true, false, every_queue},
-    {"ring sizes", "virtio 2.7, 2.8", true, false, ring_sizes},
+    {"each request completes once", "virtio 2.7.8, 2.8.6", true, Needs::nothing, each_token_once},
+    {"no call while suppressed", "virtio 2.7.7, 2.7.10, 2.8.10", true, Needs::nothing,
+     shared<check::no_call_while_suppressed>},
+    {"a call when asked for", "virtio 2.7.7, 2.7.10, 2.8.10", true, Needs::nothing, shared<check::call_when_asked_for>},
+    {"event index crossing", "virtio 2.7.10, 2.8.10", true, Needs::nothing, shared<check::event_index_crossing>},
+    {"an idle ring wakes by a kick", "virtio 2.7.10", true, Needs::nothing, shared<check::idle_ring_wakes_by_a_kick>},
+    {"GET_VRING_BASE is exact", "vhost-user, Starting and stopping rings", true, Needs::nothing, shared<check::exact_base>},
+    {"stop and start", "vhost-user, Starting and stopping rings", true, Needs::nothing, shared<check::stop_and_start>},
+    {"in-flight region", "vhost-user, Inflight I/O tracking", true, Needs::nothing, inflight_region},
+    {"kick before enable", "vhost-user, SET_VRING_ENABLE", true, Needs::nothing, kick_before_enable},
+    {"in order", "virtio 2.7.9, 2.8.11", true, Needs::nothing, in_order},
+    {"every queue serves", "vhost-user, Multiple queue support", true, Needs::nothing, every_queue},
+    {"ring sizes", "virtio 2.7, 2.8", true, Needs::nothing, ring_sizes},
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace ringway::blk_check {
 using check::failed;
 using check::kQuietMilliseconds;
 using check::pass;
+using check::shared;
 using check::skip;
 using check::Verdict;
 
@@ -87,19 +88,12 @@ struct Context {
   [[nodiscard]] check::Backend backend() const;
 };
 
-struct Rule {
-  const char* name;
-  const char* where;         // the specification's section
-  bool each_layout = false;  // runs for split and packed
-  bool writes = false;       // needs allow_writes and a disk that can be written
-  Result<Verdict> (*run)(const Context& context) = nullptr;
+enum class Needs : std::uint8_t {
+  nothing,
+  writing,  // a disk that can be written, and that may be
 };
 
-// As Rule::run: a rule that every type of device has.
-template <Result<Verdict> (*kRule)(const check::Backend& backend)>
-[[nodiscard]] Result<Verdict> shared(const Context& context) {
-  return kRule(context.backend());
-}
+using Rule = check::RuleFor<Context, Needs>;
 
 [[nodiscard]] std::span<const Rule> session_rules();
 [[nodiscard]] std::span<const Rule> request_rules();

@@ -79,17 +79,17 @@ Result<Verdict> write_cache(const Context& context) {
 }
 
 constexpr Rule kSessionRules[] = {
-    {"features fit together", "virtio 5.2.3, 6", false, false, features},
-    {"configuration is plausible", "virtio 5.2.4", false, false, config_values},
-    {"configuration in pieces", "vhost-user, GET_CONFIG", false, false, shared<check::config_in_pieces>},
-    {"configuration at its edges", "vhost-user, GET_CONFIG", false, false, shared<check::config_at_its_edges>},
-    {"write cache mode", "virtio 5.2.5", false, true, write_cache},
-    {"REPLY_ACK gives one reply", "vhost-user, REPLY_ACK", false, false, shared<check::one_reply>},
-    {"unknown message", "vhost-user, Communication", false, false, shared<check::unknown_message>},
-    {"several memory regions", "vhost-user, SET_MEM_TABLE", false, false, shared<check::several_regions>},
-    {"memory table replaced", "vhost-user, SET_MEM_TABLE", false, false, shared<check::memory_replaced>},
-    {"memory slots", "vhost-user, ADD_MEM_REG, REM_MEM_REG", false, false, shared<check::memory_slots>},
-    {"reconnects with requests in flight", "vhost-user, Starting and stopping rings", false, false,
+    {"features fit together", "virtio 5.2.3, 6", false, Needs::nothing, features},
+    {"configuration is plausible", "virtio 5.2.4", false, Needs::nothing, config_values},
+    {"configuration in pieces", "vhost-user, GET_CONFIG", false, Needs::nothing, shared<check::config_in_pieces>},
+    {"configuration at its edges", "vhost-user, GET_CONFIG", false, Needs::nothing, shared<check::config_at_its_edges>},
+    {"write cache mode", "virtio 5.2.5", false, Needs::writing, write_cache},
+    {"REPLY_ACK gives one reply", "vhost-user, REPLY_ACK", false, Needs::nothing, shared<check::one_reply>},
+    {"unknown message", "vhost-user, Communication", false, Needs::nothing, shared<check::unknown_message>},
+    {"several memory regions", "vhost-user, SET_MEM_TABLE", false, Needs::nothing, shared<check::several_regions>},
+    {"memory table replaced", "vhost-user, SET_MEM_TABLE", false, Needs::nothing, shared<check::memory_replaced>},
+    {"memory slots", "vhost-user, ADD_MEM_REG, REM_MEM_REG", false, Needs::nothing, shared<check::memory_slots>},
+    {"reconnects with requests in flight", "vhost-user, Starting and stopping rings", false, Needs::nothing,
      shared<check::reconnects_under_load>},
 };
 

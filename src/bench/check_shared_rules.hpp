@@ -4,14 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "base/time.hpp"
 #include "bench/check_report.hpp"
 #include "driver/driver_session.hpp"
+#include "ring/spec.hpp"
 
 namespace ringway::check {
 
@@ -66,6 +70,55 @@ struct Backend {
   [[nodiscard]] bool offers(std::uint64_t bits) const { return (offered & bits) == bits; }
   [[nodiscard]] bool offers_protocol(std::uint64_t bits) const { return (protocol_offered & bits) == bits; }
 };
+
+// A rule for one type of device, which judges it in a Context of its own. `Needs` says what else must be there for it.
+template <typename Context, typename Needs>
+struct RuleFor {
+  const char* name;
+  const char* where;         // the specification's section
+  bool each_layout = false;  // runs for split and packed
+  Needs needs{};
+  Result<Verdict> (*run)(const Context& context) = nullptr;
+};
+
+// As RuleFor::run: a rule that every type of device has.
+template <Result<Verdict> (*kRule)(const Backend& backend), typename Context>
+[[nodiscard]] Result<Verdict> shared(const Context& context) {
+  return kRule(context.backend());
+}
+
+template <typename Rule>
+using RuleGroups = std::initializer_list<std::span<const Rule>>;
+
+// Without a back-end. The exit code.
+template <typename Rule>
+[[nodiscard]] int list_groups(RuleGroups<Rule> groups, const Report::Options& options, std::ostream& out) {
+  std::vector<Listed> all;
+  for (const std::span<const Rule> rules : groups) {
+    for (const Rule& rule : rules) {
+      all.push_back({.name = rule.name, .where = rule.where, .each_layout = rule.each_layout});
+    }
+  }
+  return list_rules(all, options, out);
+}
+
+// All rules for split rings, and then those for each layout for packed ones, if the back-end has them. The exit code.
+template <typename Rule, typename Context, typename Judge>
+[[nodiscard]] int run_groups(RuleGroups<Rule> groups, Context& context, const Report::Options& options, std::ostream& out,
+                             const Judge& judge) {
+  Report report(options, out);
+  for (const bool packed : {false, true}) {
+    if (packed && !context.offers(spec::kFeatureRingPacked)) {
+      report.leave_out("packed: all rules", "virtio 2.8", "the back-end doesn't offer VIRTIO_F_RING_PACKED");
+      break;
+    }
+    context.packed = packed;
+    for (const std::span<const Rule> rules : groups) {
+      run_rules(rules, context, report, judge);
+    }
+  }
+  return report.end();
+}
 
 // Spins, so that calls stay as the rule has set them.
 [[nodiscard]] std::size_t spin_for_completions(Session& session, std::size_t wanted, Duration limit);

@@ -71,8 +71,10 @@ Result<std::unique_ptr<Driver>> connect_driver_to(const Options& options,
   std::optional<Notice> notice;
   if (on_wait) {
     notice.emplace([&] {
-      on_wait(fmt::format("waiting for the back-end at '{}' ({})", path,
-                          what_is_at(path) == At::nothing ? "nothing is there yet" : "it hasn't answered yet"));
+      on_wait(what_is_at(path) == At::nothing
+                  ? fmt::format("waiting up to {} s for the back-end's socket: nothing is at '{}' yet",
+                                options.patience.ns / 1'000'000'000, path)
+                  : fmt::format("waiting for the back-end's answer: '{}' is there, and hasn't answered yet", path));
     });
   }
   Result<std::unique_ptr<Driver>> driver = Driver::create(options);

@@ -72,7 +72,8 @@ TEST_F(ConnectBackend, SaysThatItWaits) {
     said.emplace_back(text);
     wrong_kind = bind_socket(SOCK_DGRAM);
   });
-  EXPECT_THAT(said, testing::ElementsAre("waiting for the back-end at '" + path() + "' (nothing is there yet)"));
+  EXPECT_THAT(said,
+              testing::ElementsAre("waiting up to 60 s for the back-end's socket: nothing is at '" + path() + "' yet"));
   EXPECT_THAT(end, HasSubstr("can't connect to " + path()));
 }
 

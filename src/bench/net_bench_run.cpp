@@ -10,25 +10,22 @@
 #include "bench/net_bench.hpp"
 
 #include <fmt/core.h>
-#include <pthread.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <barrier>
 #include <bit>
 #include <cstring>
 #include <numeric>
 #include <ostream>
-#include <thread>
 #include <tuple>
 
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
 #include "base/fence.hpp"
+#include "bench/bench_threads.hpp"
 #include "bench/connect_backend.hpp"
 #include "bench/process_cpu.hpp"
 #include "driver/net_driver.hpp"
@@ -72,17 +69,16 @@ struct NetSnapshot {
 
 class NetBenchThread {
  public:
-  NetBenchThread(const NetBenchOptions& options, NetDriver& driver, std::uint32_t number, std::uint32_t frame_bytes,
-                 std::uint16_t run)
-      : options_(options), driver_(driver), number_(number), frame_bytes_(frame_bytes), run_(run) {}
+  NetBenchThread(const NetBenchOptions& options, NetDriver& driver, std::uint32_t frame_bytes, std::uint16_t run)
+      : options_(options), driver_(driver), frame_bytes_(frame_bytes), run_(run) {}
 
   void add_pair(std::uint32_t index);
   void watch_backend(pid_t pid) { backend_pid_ = pid; }
 
-  // The thread's whole life: pins itself, meets the others at `start`, runs, waits for what is on its way.
-  void run(std::barrier<>& start);
+  [[nodiscard]] static Result<> prepare() { return {}; }
+  // Runs, and waits for what is on its way.
+  [[nodiscard]] Result<> run();
 
-  [[nodiscard]] const Result<>& outcome() const { return outcome_; }
   [[nodiscard]] const NetSnapshot& begin() const { return begin_; }
   [[nodiscard]] const NetSnapshot& end() const { return end_; }
   [[nodiscard]] const NetSequence::Counts& final_counts() const { return final_counts_; }
@@ -90,8 +86,6 @@ class NetBenchThread {
   [[nodiscard]] const LatencyHistogram& latency() const { return *latency_; }
 
  private:
-  [[nodiscard]] Result<> pin() const;
-  [[nodiscard]] Result<> drive();
   template <bool (NetBenchThread::*kTurn)(PairWork&) noexcept>
   [[nodiscard]] Result<> go_round();
   [[nodiscard]] bool transmit_turn(PairWork& work) noexcept;
@@ -116,7 +110,6 @@ class NetBenchThread {
 
   const NetBenchOptions& options_;
   NetDriver& driver_;
-  std::uint32_t number_;
   std::uint32_t frame_bytes_;
   std::uint16_t run_;
   std::vector<PairWork> pairs_;
@@ -135,7 +128,6 @@ class NetBenchThread {
   std::array<std::uint64_t, kBurstMax> tokens_;  // scratch of a turn, which mustn't clear it each time
   std::array<NetDriverFrame, kBurstMax> frames_;
   std::unique_ptr<LatencyHistogram> latency_ = std::make_unique<LatencyHistogram>();
-  Result<> outcome_;
 };
 
 void NetBenchThread::add_pair(std::uint32_t index) {
@@ -168,30 +160,7 @@ void NetBenchThread::add_pair(std::uint32_t index) {
   pairs_.push_back(std::move(work));
 }
 
-Result<> NetBenchThread::pin() const {
-  if (options_.driver_cpus.empty()) {
-    return {};
-  }
-  const int cpu = options_.driver_cpus[number_ % options_.driver_cpus.size()];
-  cpu_set_t cpus;
-  CPU_ZERO(&cpus);
-  CPU_SET(static_cast<unsigned>(cpu), &cpus);
-  if (const int code = pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus); code != 0) {
-    return fail_errno(code,
-                      fmt::format("cannot run a driver thread on CPU {}; see Cpus_allowed_list in /proc/self/status", cpu));
-  }
-  return {};
-}
-
-void NetBenchThread::run(std::barrier<>& start) {
-  outcome_ = pin();
-  start.arrive_and_wait();
-  if (outcome_) {
-    outcome_ = drive();
-  }
-}
-
-Result<> NetBenchThread::drive() {
+Result<> NetBenchThread::run() {
   const Instant now = clock_now();
   last_progress_ = now;
   warm_until_ = now + options_.warm_up;
@@ -688,24 +657,14 @@ Result<> measure_net(const NetBenchOptions& options, std::uint32_t frame_bytes, 
   const std::uint16_t run = next_run();
   std::vector<std::unique_ptr<NetBenchThread>> threads;
   for (std::uint32_t number = 0; number < result.threads; ++number) {
-    auto thread = std::make_unique<NetBenchThread>(options, *driver, number, frame_bytes, run);
+    auto thread = std::make_unique<NetBenchThread>(options, *driver, frame_bytes, run);
     for (std::uint32_t pair = number; pair < options.pairs; pair += result.threads) {
       thread->add_pair(pair);
     }
     threads.push_back(std::move(thread));
   }
   threads.front()->watch_backend(result.backend_pid);
-  std::barrier start(static_cast<std::ptrdiff_t>(threads.size()));
-  {
-    std::vector<std::jthread> running;
-    running.reserve(threads.size());
-    for (const auto& thread : threads) {
-      running.emplace_back([&start, &thread] { thread->run(start); });
-    }
-  }
-  for (const auto& thread : threads) {
-    RW_TRY(thread->outcome());
-  }
+  RW_TRY(run_bench_threads(threads, options.driver_cpus));
   collect_runs(threads, options, result);
   return check_frames_came(options, result);
 }

@@ -297,14 +297,9 @@ Result<Verdict> judge(const Rule& rule, const Context& context) {
 int run_net_check(const NetCheckOptions& options, std::ostream& out) {
   using namespace net_check;
   const check::Report::Options wanted{.only = options.only, .json = options.json};
+  const auto groups = {session_rules(), frame_rules(), ring_rules(), control_rules()};
   if (options.list) {
-    std::vector<check::Listed> all;
-    for (const std::span<const Rule> rules : {session_rules(), frame_rules(), ring_rules(), control_rules()}) {
-      for (const Rule& rule : rules) {
-        all.push_back({.name = rule.name, .where = rule.where, .each_layout = rule.each_layout});
-      }
-    }
-    return check::list_rules(all, wanted, out);
+    return check::list_groups<Rule>(groups, wanted, out);
   }
   Context context{.options = options, .port = options.port};
   if (const Result<> learned = learn(context); !learned) {
@@ -317,19 +312,7 @@ int run_net_check(const NetCheckOptions& options, std::ostream& out) {
     }
     context.port = *found;
   }
-  check::Report report(wanted, out);
-  check::run_rules(session_rules(), context, report, judge);
-  for (const bool packed : {false, true}) {
-    if (packed && !context.offers(spec::kFeatureRingPacked)) {
-      report.leave_out("packed: all rules", "virtio 2.8", "the back-end doesn't offer VIRTIO_F_RING_PACKED");
-      break;
-    }
-    context.packed = packed;
-    check::run_rules(frame_rules(), context, report, judge);
-    check::run_rules(ring_rules(), context, report, judge);
-    check::run_rules(control_rules(), context, report, judge);
-  }
-  return report.end();
+  return check::run_groups<Rule>(groups, context, wanted, out, judge);
 }
 
 }  // namespace ringway

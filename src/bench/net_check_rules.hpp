@@ -20,6 +20,7 @@ namespace ringway::net_check {
 using check::failed;
 using check::kQuietMilliseconds;
 using check::pass;
+using check::shared;
 using check::skip;
 using check::Verdict;
 
@@ -125,19 +126,7 @@ enum class Needs : std::uint8_t {
   control,  // one that serves a control queue
 };
 
-struct Rule {
-  const char* name;
-  const char* where;         // the specification's section
-  bool each_layout = false;  // runs for split and packed
-  Needs needs = Needs::nothing;
-  Result<Verdict> (*run)(const Context& context) = nullptr;
-};
-
-// As Rule::run: a rule that every type of device has.
-template <Result<Verdict> (*kRule)(const check::Backend& backend)>
-[[nodiscard]] Result<Verdict> shared(const Context& context) {
-  return kRule(context.backend());
-}
+using Rule = check::RuleFor<Context, Needs>;
 
 [[nodiscard]] std::span<const Rule> session_rules();
 [[nodiscard]] std::span<const Rule> frame_rules();

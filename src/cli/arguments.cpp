@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <string_view>
+#include <utility>
 
 #include "control/config.hpp"
 
@@ -62,6 +64,30 @@ Chosen chosen_command(const CLI::App& app) {
   return chosen;
 }
 
+// What other programs of the kind call an option of ours.
+constexpr auto kOtherWords = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"--seconds", "--time"},
+    {"--duration", "--time"},
+    {"--runtime", "--time"},
+    {"--ramp-time", "--warm-up"},
+    {"--iodepth", "--depth"},
+    {"--bs", "--block-size"},
+    {"--rw", "--workload"},
+    {"--numjobs", "--threads"},
+    {"--timeout", "--stop-deadline"},
+    {"--timeout", "--answer-limit"},
+    {"--log-level", "--log"},
+});
+
+std::string meant_option(const std::string& word, const std::vector<std::string>& known) {
+  for (const auto& [other, ours] : kOtherWords) {
+    if (word == other && std::ranges::find(known, ours) != known.end()) {
+      return fmt::format(" (did you mean '{}'?)", ours);
+    }
+  }
+  return meant(word, known);
+}
+
 // `word` is the first that nobody took.
 std::string unexpected_word(const Chosen& chosen, const std::string& word) {
   const std::vector<std::string> options = option_names(*chosen.app);
@@ -71,7 +97,7 @@ std::string unexpected_word(const Chosen& chosen, const std::string& word) {
     if (std::ranges::find(options, name) != options.end()) {
       return fmt::format("{} belongs behind the command: {} {}", name, chosen.command, name);
     }
-    const std::string near = meant(name, options);
+    const std::string near = meant_option(name, options);
     return fmt::format(
         "unknown option '{}'{}", name,
         near.empty() && !commands.empty() ? fmt::format("; a command comes first: {}", enumerate(commands, "or")) : near);
@@ -80,9 +106,13 @@ std::string unexpected_word(const Chosen& chosen, const std::string& word) {
     return fmt::format("unknown command '{}'{}; there are {}", word, meant(word, commands), enumerate(commands, "and"));
   }
   const std::string as_option = "--" + word.substr(0, word.find('='));
-  return fmt::format(
-      "unexpected argument '{}'{}", word,
-      std::ranges::find(options, as_option) != options.end() ? fmt::format(" (did you mean '{}'?)", as_option) : "");
+  std::string hint;
+  if (std::ranges::find(options, as_option) != options.end()) {
+    hint = fmt::format(" (did you mean '{}'?)", as_option);
+  } else if (word.find('=') != std::string::npos && std::ranges::find(options, "--disk") != options.end()) {
+    hint = "; the key=value pairs of one device are one word, with commas and no spaces between them";
+  }
+  return fmt::format("unexpected argument '{}'{}", word, hint);
 }
 
 std::string explain(const CLI::App& app, const Chosen& chosen, const CLI::ParseError& error) {
@@ -99,11 +129,11 @@ std::string explain(const CLI::App& app, const Chosen& chosen, const CLI::ParseE
   }
   constexpr std::string_view kIsRequired = " is required";
   if (is_required && text.ends_with(kIsRequired)) {
-    const std::string footer = chosen.app->get_footer();  // of --help, which ends in examples
+    const std::string footer = chosen.app->get_footer();  // of --help, which has a paragraph of examples
     const std::size_t examples = footer.find("Example");
-    return fmt::format("{} is missing{}{}", text.substr(0, text.size() - kIsRequired.size()),
-                       examples == std::string::npos ? "" : "\n",
-                       examples == std::string::npos ? "" : footer.substr(examples));
+    return fmt::format(
+        "{} is missing{}{}", text.substr(0, text.size() - kIsRequired.size()), examples == std::string::npos ? "" : "\n",
+        examples == std::string::npos ? "" : footer.substr(examples, footer.find("\n\n", examples) - examples));
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     const std::string name = text.substr(0, text.find(": "));

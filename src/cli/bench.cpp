@@ -2,6 +2,7 @@
 // bench cacheline`: what the machine itself contributes to such figures.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <iostream>
 #include <limits>
@@ -15,7 +16,6 @@
 #include "cli/cpus.hpp"
 #include "cli/self_host.hpp"
 #include "control/config.hpp"
-#include "policy/poll_policy.hpp"
 
 namespace ringway::cli {
 namespace {
@@ -118,8 +118,7 @@ Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
 Result<WorkerPoolOptions> self_workers(const SelfArguments& arguments, std::vector<int>& driver_cpus) {
   WorkerPoolOptions workers;
   RW_TRY_ASSIGN(workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
-  RW_TRY(of_option("--poll", parse_poll_policy(arguments.poll)));
-  workers.poll = arguments.poll;
+  RW_TRY_ASSIGN(workers.poll, of_option("--poll", parse_poll(arguments.poll)));
   // Driver and worker apart, where there are two CPUs: the last is the worker's, since the first tends to have the
   // interrupts.
   const std::vector<int> cpus = allowed_cpus();
@@ -149,6 +148,13 @@ Result<SelfHostOptions> self_options(const BenchArguments& arguments, BlkBenchOp
   return options;
 }
 
+// For a person at a terminal, who would wonder at the silence otherwise.
+void say_how_long(const std::string& runtime, const std::string& warm_up, const std::string& each = "") {
+  if (isatty(STDERR_FILENO) != 0) {
+    print_error(fmt::format("measuring for {}{}, after a warm-up of {} (--time, --warm-up)", runtime, each, warm_up));
+  }
+}
+
 int bench_blk(const BenchArguments& arguments) {
   if (arguments.self == !arguments.socket.empty()) {
     print_error("bench blk: give either --socket <path> of a back-end, or --self");
@@ -176,6 +182,9 @@ int bench_blk(const BenchArguments& arguments) {
     options->backend_pid = self->pid();
   }
   options->on_wait = print_error;
+  if (options->requests == 0) {
+    say_how_long(arguments.runtime, arguments.warm_up);
+  }
   return run_blk_bench(*options, std::cout);
 }
 
@@ -369,6 +378,7 @@ int bench_net(const NetBenchArguments& arguments) {
       return NetBenchTarget{.socket_path = self->socket_path(), .backend_pid = self->pid()};
     };
   }
+  say_how_long(arguments.runtime, arguments.warm_up, options->frame_bytes.size() > 1 ? " for each size" : "");
   return run_net_bench(*options, std::cout);
 }
 
@@ -444,7 +454,8 @@ void add_bench_net(CLI::App& bench, int& exit_code) {
       "  ringway bench net --self --port loop --depth 1 --burst 1    one frame's way there and back\n"
       "  ringway bench net --self --port loop --wait sleep --poll fixed=50us\n"
       "                                                              a driver that sleeps, a worker that polls a little\n"
-      "  ringway bench net --socket /run/peer.sock --packed --json   any other back-end, by the same driver");
+      "  ringway bench net --socket /run/peer.sock --packed --json   any other back-end, by the same driver\n"
+      "\nExit status: 0 measured; 1 couldn't measure, or the back-end broke its rings; 2 bad options.");
   net->callback([arguments, &exit_code] { exit_code = bench_net(*arguments); });
 }
 
@@ -476,7 +487,8 @@ void add_cache_line(CLI::App& bench, int& exit_code) {
       "polled\n"
       "queue with it: look before and after a comparison.\n\n"
       "Example:\n"
-      "  ringway bench cacheline --cpus 0,1");
+      "  ringway bench cacheline --cpus 0,1\n"
+      "\nExit status: 0 measured; 1 couldn't measure; 2 bad options.");
   cache_line->callback([arguments, &exit_code] { exit_code = bench_cache_line(arguments->cpus, arguments->json); });
 }
 
@@ -507,7 +519,8 @@ void add_bench(CLI::App& app, int& exit_code) {
       "  ringway bench blk --self --wait sleep --poll fixed=50us     a driver that sleeps, a worker that polls a little\n"
       "  ringway bench blk --socket /run/peer.sock --json            any other back-end, by the same driver\n"
       "  ringway bench blk --socket /run/peer.sock --workload write --destroy-data\n"
-      "                                                              writes: only to a disk whose contents may be lost");
+      "                                                              writes: only to a disk whose contents may be lost\n"
+      "\nExit status: 0 measured; 1 couldn't measure, or requests failed or read wrong data; 2 bad options.");
   blk->callback([arguments, &exit_code] { exit_code = bench_blk(*arguments); });
 }
 

@@ -19,6 +19,9 @@ struct CheckArguments {
   std::string port = "auto";  // of a network card
 };
 
+constexpr const char* kCheckExits =
+    "\n\nExit status: 0 no rule failed; 1 one did; 2 bad options, no rule of that name, or no session with the back-end.";
+
 template <typename Options>
 void add_check_options(CLI::App& check, CheckArguments<Options>& arguments) {
   Options& options = arguments.options;
@@ -57,7 +60,8 @@ void add_check_blk(CLI::App& check, int& exit_code) {
   blk->footer(
       "Example:\n"
       "  ringway serve --disk path=ram:64M,socket=/tmp/a.sock &\n"
-      "  ringway check blk --socket /tmp/a.sock --write");
+      "  ringway check blk --socket /tmp/a.sock --write" +
+      std::string(kCheckExits));
   blk->callback([arguments, &exit_code] { exit_code = run_check("check blk", *arguments, run_blk_check); });
 }
 
@@ -87,7 +91,8 @@ void add_check_net(CLI::App& check, int& exit_code) {
       "  ringway serve --net loop,socket=/tmp/n.sock &\n"
       "  ringway check net --socket /tmp/n.sock\n"
       "  ringway check net --socket /tmp/n.sock --only 'receive buffers'\n"
-      "  ringway check net --list");
+      "  ringway check net --list" +
+      std::string(kCheckExits));
   net->callback([arguments, &exit_code] {
     arguments->options.port = port_of(arguments->port);
     exit_code = run_check("check net", *arguments, run_net_check);

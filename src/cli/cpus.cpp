@@ -5,25 +5,11 @@
 
 #include <thread>
 
+#include "base/run_on_cpu.hpp"
 #include "cli/commands.hpp"
 #include "control/config.hpp"
 
 namespace ringway::cli {
-namespace {
-
-// Of the calling thread, for good.
-bool run_on(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (cpu < 0 || cpu >= CPU_SETSIZE) {
-    return false;
-  }
-  CPU_SET(static_cast<std::size_t>(cpu), &set);
-  return sched_setaffinity(0, sizeof set, &set) == 0;
-}
-
-}  // namespace
-
 std::vector<int> allowed_cpus() {
   std::vector<int> cpus;
   cpu_set_t set;
@@ -41,7 +27,7 @@ Result<> check_cpus(const std::vector<int>& cpus) {
   int refused = -1;
   std::thread([&] {
     for (const int cpu : cpus) {
-      if (!run_on(cpu)) {
+      if (!run_on_cpu(cpu)) {
         refused = cpu;
         return;
       }

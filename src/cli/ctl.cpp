@@ -56,8 +56,22 @@ int fail_with(std::string_view message) {
   return kExitFailure;
 }
 
+// For Option::check(). Who writes "$NAME" and has none must not be understood as somebody who has left it out.
+CLI::Validator not_empty() {
+  return {[](const std::string& text) { return std::string(text.empty() ? "it is empty" : ""); }, ""};
+}
+
+Result<Duration> parse_timeout(const std::string& text) {
+  constexpr Duration kLeast = Duration::milliseconds(1);
+  RW_TRY_ASSIGN(const Duration timeout, parse_duration(text));
+  if (timeout < kLeast) {
+    return fail(fmt::format("'{}' is not allowed; give at least 1ms", text));
+  }
+  return timeout;
+}
+
 int run(const CtlArguments& arguments, const Command& command) {
-  const Result<Duration> timeout = of_option("--timeout", parse_duration(arguments.timeout));
+  const Result<Duration> timeout = of_option("--timeout", parse_timeout(arguments.timeout));
   if (!timeout) {
     print_error(timeout.error().message);
     return kExitUsage;
@@ -156,6 +170,14 @@ int resize(const CtlArguments& arguments) {
                          }});
 }
 
+int stats(const CtlArguments& arguments) {
+  if (arguments.name.empty()) {
+    return run(arguments, {.target = "/v1/stats", .show = stats_table});
+  }
+  return run(arguments, {.target = "/v1/stats/" + url_part(arguments.name),
+                         .show = [](const json& answer) { return stats_table(json::array({answer})); }});
+}
+
 int remove(const CtlArguments& arguments) {
   return run(arguments,
              {.method = "DELETE", .target = "/v1/devices/" + url_part(arguments.name), .show = [](const json& answer) {
@@ -171,9 +193,12 @@ void add_ctl(CLI::App& app, int& exit_code) {
   CLI::App* ctl = app.add_subcommand("ctl", "Ask or change a running `ringway serve`");
   ctl->require_subcommand(1);
   ctl->fallthrough();  // --api and --json may stand behind the command too
-  ctl->add_option("--api", arguments->api, "Its API socket (default: where `ringway serve` puts it)")->type_name("PATH");
+  ctl->add_option("--api", arguments->api, "Its API socket (default: where `ringway serve` puts it)")
+      ->check(not_empty())
+      ->type_name("PATH");
   ctl->add_flag("--json", arguments->as_json, "Print the API's JSON");
-  ctl->add_option("--timeout", arguments->timeout, "How long to wait for an answer (default: 60s)")->type_name("TIME");
+  ctl->add_option("--timeout", arguments->timeout, "How long to wait for the whole answer (default: 60s)")
+      ->type_name("TIME");
   ctl->footer(
       "Examples:\n"
       "  ringway ctl list\n"
@@ -183,8 +208,10 @@ void add_ctl(CLI::App& app, int& exit_code) {
       "  ringway ctl remove data\n"
       "  ringway ctl add --net tap=tap0,socket=/run/vm1-net.sock\n"
       "  ringway ctl link tap0 down           as if its cable were pulled out\n"
+      "  ringway ctl stats data\n"
       "  ringway ctl --json stats | jq '.[].latency.read'\n"
-      "\nThe same by curl: curl --unix-socket /run/ringway.sock http://localhost/v1/devices");
+      "\nThe same by curl: curl --unix-socket /run/ringway.sock http://localhost/v1/devices\n"
+      "\nExit status: 0 done; 1 refused by the daemon, or no answer from it; 2 bad command line.");
 
   const auto simple = [&, ctl](const char* name, const char* help, const char* target, std::string (*show)(const json&)) {
     ctl->add_subcommand(name, help)->callback([=, &exit_code] {
@@ -192,7 +219,9 @@ void add_ctl(CLI::App& app, int& exit_code) {
     });
   };
   simple("list", "The disks and network cards", "/v1/devices", devices_table);
-  simple("stats", "Counters and latencies of each device and queue", "/v1/stats", stats_table);
+  CLI::App* stats_app = ctl->add_subcommand("stats", "Counters and latencies of each device and queue");
+  stats_app->add_option("name", arguments->name, "Of this device only")->check(not_empty());
+  stats_app->callback([arguments, &exit_code] { exit_code = stats(*arguments); });
   simple("workers", "What the worker threads do", "/v1/workers", workers_table);
 
   CLI::App* add_app = ctl->add_subcommand("add", "Add a disk or a network card");
@@ -207,19 +236,20 @@ void add_ctl(CLI::App& app, int& exit_code) {
   add_app->callback([arguments, &exit_code] { exit_code = add(*arguments); });
 
   CLI::App* remove_app = ctl->add_subcommand("remove", "Remove a disk or a network card; its front-end is disconnected");
-  remove_app->add_option("name", arguments->name, "The device's name")->required();
+  remove_app->add_option("name", arguments->name, "The device's name")->required()->check(not_empty());
   remove_app->footer("Example:\n  ringway ctl remove data");
   remove_app->callback([arguments, &exit_code] { exit_code = remove(*arguments); });
 
   CLI::App* link_app = ctl->add_subcommand("link", "Show the guest of a network card that its link is up or down");
-  link_app->add_option("name", arguments->name, "The card's name")->required();
+  link_app->add_option("name", arguments->name, "The card's name")->required()->check(not_empty());
   link_app->add_option("state", arguments->link, "up or down")->required()->check(one_of({"up", "down"}));
   link_app->footer("Example:\n  ringway ctl link tap0 down");
   link_app->callback([arguments, &exit_code] { exit_code = set_link(*arguments); });
 
   CLI::App* resize_app = ctl->add_subcommand("resize", "Resize a disk, or look at its image again");
-  resize_app->add_option("name", arguments->name, "The disk's name")->required();
-  resize_app->add_option("size", arguments->size, "The new size, such as 20G; none: whatever the image has now");
+  resize_app->add_option("name", arguments->name, "The disk's name")->required()->check(not_empty());
+  resize_app->add_option("size", arguments->size, "The new size, such as 20G; none: whatever the image has now")
+      ->check(not_empty());
   resize_app->footer("Examples:\n  ringway ctl resize data 20G\n  ringway ctl resize data");
   resize_app->add_flag("--shrink", arguments->shrink, "The size may be smaller than the disk is: what lies beyond is lost");
   resize_app->callback([arguments, &exit_code] { exit_code = resize(*arguments); });

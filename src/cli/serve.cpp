@@ -2,9 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,8 +17,10 @@
 #include "control/api_socket.hpp"
 #include "control/config.hpp"
 #include "control/host.hpp"
+#include "control/log_sink.hpp"
 #include "control/report.hpp"
-#include "policy/poll_policy.hpp"
+#include "control/standard_output.hpp"
+#include "guest/mapping.hpp"
 
 namespace ringway::cli {
 namespace {
@@ -79,13 +81,15 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
   }
   if (!arguments.cpus.empty()) {
     RW_TRY_ASSIGN(config.workers.cpus, take_cpus("--cpus", arguments.cpus));
+    RW_TRY(settle_workers(config));
   } else if (!config.workers.cpus.empty()) {
-    RW_TRY(of_option(fmt::format("{}: cpus", arguments.config), check_cpus(config.workers.cpus)));
+    RW_TRY(of_option(config.cpus_place + ": cpus", check_cpus(config.workers.cpus)));
+    RW_TRY(of_option(config.cpus_place + ": cpus", settle_workers(config)));
+  } else {
+    RW_TRY(settle_workers(config));
   }
-  RW_TRY(settle_workers(config));
   if (!arguments.poll.empty()) {
-    RW_TRY(of_option("--poll", parse_poll_policy(arguments.poll)));
-    config.workers.poll = arguments.poll;
+    RW_TRY_ASSIGN(config.workers.poll, of_option("--poll", parse_poll(arguments.poll)));
   }
   if (!arguments.loop.empty()) {
     RW_TRY_ASSIGN(config.workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
@@ -99,10 +103,10 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
     }
   }
   if (!arguments.stop_deadline.empty()) {
-    RW_TRY_ASSIGN(config.stop_deadline, of_option("--stop-deadline", parse_duration(arguments.stop_deadline)));
+    RW_TRY_ASSIGN(config.stop_deadline, of_option("--stop-deadline", parse_stop_deadline(arguments.stop_deadline)));
   }
   if (!arguments.api.empty()) {
-    config.api_socket = arguments.api;
+    RW_TRY_ASSIGN(config.api_socket, of_option("--api", parse_api_socket(arguments.api)));
   }
   if (config.api_socket.empty()) {
     config.api_socket = default_api_path();
@@ -116,16 +120,21 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
 }
 
 void start_log(const std::string& level) {
-  auto logger = spdlog::stderr_color_mt("ringway");
+  auto logger = std::make_shared<spdlog::logger>("ringway", make_stderr_sink());
   logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
 }
 
-void print_report(const std::string& report) {
-  fmt::print("{}", report);
-  std::fflush(stdout);
+// Neither the control thread nor the end waits longer than this for somebody who doesn't read.
+constexpr Duration kPrintPatience = Duration::seconds(1);
+
+void print(std::string_view text) {
+  const std::size_t written = StandardOutput(STDOUT_FILENO).write(text, kPrintPatience);
+  if (written < text.size()) {
+    spdlog::warn("stdout: {} of {} bytes went unread and are lost", text.size() - written, text.size());
+  }
 }
 
 Result<std::unique_ptr<Host>> start(ServeConfig config) {
@@ -134,11 +143,14 @@ Result<std::unique_ptr<Host>> start(ServeConfig config) {
   options.stop_deadline = config.stop_deadline;
   options.handle_signals = true;
   options.api_socket = config.api_socket == "off" ? "" : config.api_socket;
-  options.on_report = print_report;
+  options.on_report = print;
   RW_TRY_ASSIGN(std::unique_ptr<Host> host, Host::create(std::move(options)));
   spdlog::info("{} worker{}: {}", host->workers().ports().size(), host->workers().ports().size() == 1 ? "" : "s",
                host->workers().engine_reason());
   RW_TRY(host->add_devices(std::move(config.disks), std::move(config.nets)));
+  if (const std::optional<std::string> warning = address_space_warning()) {
+    spdlog::warn(*warning);
+  }
   return host;
 }
 
@@ -155,13 +167,12 @@ int serve(const ServeArguments& arguments) {
     print_error(host.error().message);
     return kExitFailure;
   }
-  fmt::print("ready: {}\n", devices);
-  std::fflush(stdout);
+  print(fmt::format("ready: {}\n", devices));
   sd_notify(0, "READY=1");  // does nothing without NOTIFY_SOCKET
 
   const HostEnd end = (*host)->run();
   sd_notify(0, "STOPPING=1");
-  print_report((*host)->stats_report());
+  print((*host)->stats_report());
   if (end == HostEnd::clean) {
     host->reset();
     spdlog::info("ended cleanly");
@@ -221,7 +232,7 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->type_name("PATH");
   serve_app
       ->add_option("--stop-deadline", arguments->stop_deadline,
-                   "How long a stopping ring, and the end, may wait for requests in flight (default: 5s)")
+                   "How long a stopping ring, and the end, may wait for requests in flight, 1ms at least (default: 5s)")
       ->type_name("TIME");
   serve_app->add_flag("--no-disks", arguments->no_disks, "Start with nothing to serve; `ringway ctl add` adds it");
   serve_app
@@ -229,8 +240,13 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->check(one_of({"debug", "info", "warning", "error"}))
       ->type_name("LEVEL");
   serve_app->footer(
-      "Keys of --disk, of [[disk]] and of the API:\n" + disk_keys_help() +
-      "\nKeys of --net, of [[net]] and of the API; each card has one port:\n" + net_keys_help() +
+      "A key that is on or off, such as ro or null, stands alone in --disk and --net, or with =off (ro, direct=off); in the "
+      "file it is true\n"
+      "or false (ro = true, null = true), and texts are in quotes (tap = \"tap0\"). Several descriptors are fds=3:4, and "
+      "fds = "
+      "[3, 4] in the file.\n\n"
+      "Keys of --disk, of [[disk]] and of the API:\n" +
+      disk_keys_help() + "\nKeys of --net, of [[net]] and of the API; each card has one port:\n" + net_keys_help() +
       "\nOther keys of --config; the option overrides the key (--engine, --log and --no-disks have none):\n" +
       host_keys_help() +
       "\nExamples:\n"

@@ -147,12 +147,17 @@ void InflightQueue::forget(const Mapping& memory, std::uint16_t queue_index, std
 
 // ---------------------------------------------------------------- taking and giving back
 
-void InflightQueue::note_popped(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept {
-  if (in_order_) {
-    RW_DCHECK(order_count_ < order_.size());
+void InflightQueue::note_order(ChainId id) noexcept {
+  // Full: more than the region can hold. The ring's own bound makes that impossible for a ring of its size, however much a
+  // region claims to be in flight; should it come all the same, none of those that are there may be lost.
+  if (in_order_ && order_count_ < order_.size()) {
     order_[(order_first_ + order_count_) % order_.size()] = id;
     ++order_count_;
   }
+}
+
+void InflightQueue::note_popped(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept {
+  note_order(id);
   if (packed_) {
     note_popped_packed(id, descriptors);
     return;
@@ -196,10 +201,7 @@ void InflightQueue::repopped(ChainId id) noexcept {
   if (!enabled()) {
     return;
   }
-  if (in_order_) {
-    order_[(order_first_ + order_count_) % order_.size()] = id;
-    ++order_count_;
-  }
+  note_order(id);
   if (packed_ && repopped_ < recovered_.size() && id.head < size_) {
     entry_of_id_[id.head] = recovered_[repopped_++];
   }

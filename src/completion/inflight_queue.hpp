@@ -101,6 +101,7 @@ class InflightQueue {
 
  private:
   void initialise(std::uint16_t used_index) noexcept;
+  void note_order(ChainId id) noexcept;
   void note_popped(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept;
   void note_popped_packed(ChainId id, std::span<const spec::PackedDescriptor> descriptors) noexcept;
   void note_used(ChainId id) noexcept;

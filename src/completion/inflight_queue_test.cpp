@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -281,6 +282,34 @@ TEST_F(Crash, PackedElementsOfABatchThatWasNotPublishedAreTakenBack) {
     EXPECT_EQ(flags_of(index), spec::kPackedDescAvail) << "descriptor " << index;
   }
   EXPECT_EQ(flags_of(7), kUsed);
+}
+
+// However much is said to be in flight: the chains that the queue has room for keep their order.
+TEST_F(Crash, MoreChainsThanTheRegionHasEntriesOverwriteNone) {
+  for (const bool replayed : {false, true}) {
+    region_ = *Mapping::create_anonymous(GuestAddress{0}, UserAddress{0}, 4096);
+    publish_split(0);
+    InflightQueue queue = open(false, true);
+    for (std::uint16_t head = 0; head < kSize; ++head) {
+      queue.popped({.head = head, .descriptors = 1}, {});
+    }
+    queue = open(false, true);
+    ASSERT_EQ(queue.recover(layout_).size(), kSize);
+    for (std::uint16_t head = 0; head < kSize; ++head) {
+      queue.repopped({.head = head, .descriptors = 1});
+    }
+    for (const std::uint16_t surplus : {3, 5, 5}) {
+      replayed ? queue.repopped({.head = surplus, .descriptors = 1}) : queue.popped({.head = surplus, .descriptors = 1}, {});
+    }
+    queue.publishing(2, 0);
+    publish_split(2);
+    queue.published(2);
+    queue.publishing(100, 0);  // and it ends
+    queue = open(false, true);
+    auto left = heads(queue.recover(layout_));
+    std::ranges::sort(left);
+    EXPECT_EQ(left, (Heads{2, 3, 4, 5, 6, 7})) << replayed;
+  }
 }
 
 // Each of its entries begins a chain, it says, and each chain goes through all of them.

@@ -33,13 +33,16 @@
 #include <system_error>
 #include <thread>
 #include <unordered_set>
+#include <vector>
 
 #include "base/unique_fd.hpp"
 #include "control/api_socket.hpp"
 #include "control/config.hpp"
 #include "control/host.hpp"
+#include "control/log_sink.hpp"
 #include "control/report.hpp"
 #include "loop/clock.hpp"
+#include "vhost_user/socket_log.hpp"
 
 namespace ringway {
 namespace {
@@ -47,6 +50,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kConnectionMemoryBytes = std::size_t{32} << 10U;  // headers of one request
+constexpr int kBodyDepthMax = 16;     // objects and arrays within one another; a legal request has one
 constexpr unsigned kRunsPerTurn = 8;  // of libmicrohttpd: a client that pipelines for ever doesn't hold the control thread
 // After a poll() that failed.
 constexpr std::chrono::milliseconds kPollPause{100};
@@ -150,6 +154,7 @@ class Server final : public ApiServer, private FdHandler {
 
   void on_ready(std::uint32_t events) noexcept override;  // the listening socket
   void admit(UniqueFd client);
+  [[nodiscard]] bool is_full() const;
   void run() noexcept;
 
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char* url, const char* method,
@@ -161,6 +166,9 @@ class Server final : public ApiServer, private FdHandler {
 
   // Sets request->answer, now or later.
   void route(const RequestPointer& request, std::string_view url, std::string_view method);
+  // Of what is only read and needs no body; none: there is nothing of that kind at `url`.
+  [[nodiscard]] std::optional<Answer> read_only(std::string_view url) const;
+  [[nodiscard]] Answer stats_of(const std::string& name) const;
   // `kind` is of the collection that is asked; absent: all devices.
   void route_collection(const RequestPointer& request, std::optional<DeviceKind> kind, std::string_view method);
   void route_device(const RequestPointer& request, std::optional<DeviceKind> kind, std::string_view rest,
@@ -173,6 +181,7 @@ class Server final : public ApiServer, private FdHandler {
   [[nodiscard]] Answer status(DeviceKind kind, const std::string& name) const;
 
   ApiSocket socket_;
+  vhost_user::SocketLog log_{"local API"};  // any process may be refused as often as it likes
   Host& host_;
   HttpTimer http_timer_;
   HttpWatch http_watch_;
@@ -185,14 +194,40 @@ class Server final : public ApiServer, private FdHandler {
   std::unordered_set<RequestPointer> requests_;
 };
 
-// The object of a body; an absent one is an empty object.
+// The object of a body; an absent one is an empty object. What is nested too deep is never built: the JSON library takes
+// stack for each level of what it writes.
 Result<json> parse_body(const std::string& body) {
   if (body.empty()) {
     return json::object();
   }
-  json parsed = json::parse(body, nullptr, false);
-  if (parsed.is_discarded() || !parsed.is_object()) {
+  bool too_deep = false;
+  std::optional<std::string> given_twice;
+  std::vector<std::unordered_set<std::string>> keys;  // of the objects that are open
+  const auto look = [&](int depth, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
+      too_deep = too_deep || depth >= kBodyDepthMax;
+    }
+    if (too_deep) {
+      return false;
+    }
+    if (event == json::parse_event_t::object_start) {
+      keys.emplace_back();
+    } else if (event == json::parse_event_t::object_end) {
+      keys.pop_back();
+    } else if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
+      given_twice = value.get<std::string>();
+    }
+    return true;
+  };
+  json parsed = json::parse(body, look, false);
+  if (too_deep) {
+    return fail(fmt::format("the body is nested deeper than {} levels", kBodyDepthMax));
+  }
+  if (!parsed.is_object()) {
     return fail("the body is not a JSON object");
+  }
+  if (given_twice) {
+    return fail(fmt::format("the key '{}' is given twice", *given_twice));
   }
   return parsed;
 }
@@ -318,6 +353,20 @@ Server::~Server() {
 
 // --- connections ---
 
+// To a client that gets no connection of libmicrohttpd. A fresh socket's buffer takes it whole; if not, he gets less.
+void answer_at_once(int client, std::string_view status, const std::string& message) {
+  const std::string body = json{{"error", message}}.dump();
+  const std::string reply =
+      fmt::format("HTTP/1.1 {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+                  status, body.size(), body);
+  static_cast<void>(::send(client, reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+bool Server::is_full() const {
+  const MHD_DaemonInfo* info = MHD_get_daemon_info(http_, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+  return info != nullptr && info->num_connections >= kApiConnectionsMax;
+}
+
 void Server::on_ready(std::uint32_t /*events*/) noexcept {
   while (true) {
     UniqueFd client(accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -327,7 +376,7 @@ void Server::on_ready(std::uint32_t /*events*/) noexcept {
       }
       if (errno != EAGAIN) {
         // Out of descriptors, say.
-        spdlog::warn("local API: can't accept a connection: {}", std::error_code(errno, std::generic_category()).message());
+        log_.warn(fmt::format("can't accept a connection: {}", std::error_code(errno, std::generic_category()).message()));
         host_.loop().set_timer(accept_timer_, clock_now() + Duration::seconds(1));
       }
       return;
@@ -340,22 +389,26 @@ void Server::admit(UniqueFd client) {
   ucred peer{};
   socklen_t bytes = sizeof peer;
   if (getsockopt(client.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || (peer.uid != 0 && peer.uid != geteuid())) {
-    const std::string body =
-        json{{"error", fmt::format("only root and the user that the daemon runs as (uid {}) may use this API", geteuid())}}
-            .dump();
-    const std::string reply = fmt::format(
-        "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
-        body.size(), body);
-    // A fresh socket's buffer takes it whole; if not, the stranger gets less.
-    static_cast<void>(::send(client.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
-    spdlog::warn("local API: turned away process {} of uid {}", peer.pid, peer.uid);
+    answer_at_once(client.get(), "403 Forbidden",
+                   fmt::format("only root and the user that the daemon runs as (uid {}) may use this API", geteuid()));
+    log_.warn(fmt::format("turned away process {} of uid {}", peer.pid, peer.uid));
+    return;
+  }
+  if (is_full()) {
+    run();  // it may not have seen yet that some have hung up
+  }
+  if (is_full()) {
+    answer_at_once(
+        client.get(), "503 Service Unavailable",
+        fmt::format("the daemon is busy: it serves {} connections to its API at once; try again", kApiConnectionsMax));
+    log_.warn(fmt::format("refused a connection; {} are served at once", kApiConnectionsMax));
     return;
   }
   sockaddr address{};
   address.sa_family = AF_UNIX;
-  // It owns the descriptor from here, and closes it beyond the limit of connections.
+  // It owns the descriptor from here, and closes it when it fails.
   if (MHD_add_connection(http_, client.release(), &address, sizeof address) != MHD_YES) {
-    spdlog::warn("local API: refused a connection; {} are served at once", kApiConnectionsMax);
+    log_.warn("lost a connection: the HTTP library can't take it (out of memory?)");
   }
   run();
 }
@@ -502,32 +555,60 @@ void Server::route(const RequestPointer& request, std::string_view url, std::str
       return;
     }
   }
-  if (url == "/v1/stats" || url == "/v1/workers" || url == "/v1/version") {
-    if (method != "GET") {
-      request->answer = method_not_allowed("GET");
-      return;
-    }
-    Answer answer;
-    if (url == "/v1/version") {
-      answer.body = {{"version", RINGWAY_VERSION}};
-    } else if (url == "/v1/stats") {
-      answer.body = stats_json(host_.stats(), host_.net_stats());
-    } else {
-      answer.body = json::array();
-      for (const WorkerStats& worker : host_.worker_stats()) {
-        answer.body.push_back(worker_stats_json(worker));
-      }
-    }
-    request->answer = std::move(answer);
+  if (std::optional<Answer> answer = read_only(url)) {
+    request->answer = method == "GET" ? std::move(answer) : method_not_allowed("GET");
   } else if (url == "/v1/quit") {
     request->answer = method == "POST" ? Answer{.status = MHD_HTTP_ACCEPTED, .body = {{"quitting", true}}, .quits = true}
                                        : method_not_allowed("POST");
   } else {
-    request->answer = failure(MHD_HTTP_NOT_FOUND,
-                              fmt::format("there is nothing at '{}'; try /v1/devices, /v1/disks, /v1/nets, any of them with "
-                                          "/<name>, /v1/stats, /v1/workers, /v1/version or /v1/quit",
-                                          url));
+    request->answer =
+        failure(MHD_HTTP_NOT_FOUND,
+                fmt::format("there is nothing at '{}'; try /v1/devices, /v1/disks, /v1/nets, any of them with "
+                            "/<name>, /v1/stats, /v1/stats/<name>, /v1/workers, /v1/log, /v1/version or /v1/quit",
+                            url));
   }
+}
+
+std::optional<Answer> Server::read_only(std::string_view url) const {
+  constexpr std::string_view kStatsOf = "/v1/stats/";
+  if (url == "/v1/version") {
+    return Answer{.body = {{"version", RINGWAY_VERSION}}};
+  }
+  if (url == "/v1/log") {
+    return Answer{.body = {{"lines_dropped", log_lines_dropped()}}};
+  }
+  if (url == "/v1/workers") {
+    Answer answer{.body = json::array()};
+    std::ranges::transform(host_.worker_stats(), std::back_inserter(answer.body), worker_stats_json);
+    return answer;
+  }
+  if (url == "/v1/stats") {
+    return Answer{.body = stats_json(host_.stats(), host_.net_stats())};
+  }
+  if (url.starts_with(kStatsOf) && url.size() > kStatsOf.size()) {
+    return stats_of(std::string(url.substr(kStatsOf.size())));
+  }
+  return std::nullopt;
+}
+
+Answer Server::stats_of(const std::string& name) const {
+  const HostResult<DeviceKind> kind = host_.kind_of(name);
+  if (!kind) {
+    return failure(kind.error());
+  }
+  if (*kind == DeviceKind::disk) {
+    const std::vector<DiskStats> disks = host_.stats();
+    if (const auto found = std::ranges::find(disks, name, &DiskStats::name); found != disks.end()) {
+      return {.body = disk_stats_json(*found)};
+    }
+  } else {
+    const std::vector<NetStats> nets = host_.net_stats();
+    if (const auto found = std::ranges::find(nets, name, &NetStats::name); found != nets.end()) {
+      return {.body = net_stats_json(*found)};
+    }
+  }
+  return failure(MHD_HTTP_CONFLICT,
+                 fmt::format("{} '{}' is still being opened: it has no counters yet", to_string(*kind), name));
 }
 
 void Server::route_collection(const RequestPointer& request, std::optional<DeviceKind> kind, std::string_view method) {

@@ -10,12 +10,14 @@
 //   POST   /v1/nets                       {"tap": …, "socket": …, …}: the keys of --net      → 201 {"name": …}
 //   POST   /v1/nets/<name>/link           {"up": true}: the cable, as the guest is shown it  → 200 {"link": "up"}
 //   GET    /v1/stats                      counters and latencies per device and queue
+//   GET    /v1/stats/<name>               those of one device
 //   GET    /v1/workers                    what the worker threads do
+//   GET    /v1/log                        {"lines_dropped": …}: lines of the log that stderr's reader didn't take
 //   POST   /v1/quit                       drains and ends the daemon                         → 202
 //
 // Errors: {"error": "…"} with 400 (a bad value), 403 (another user), 404, 405 with Allow, 409 (a name, socket or
 // interface that is taken), 413 (more than kApiBodyBytesMax), 422 (the environment says no: a missing file, …), 503 (the
-// daemon ends).
+// daemon ends, or serves kApiConnectionsMax connections already).
 //
 // Who may connect: root, and the user that the daemon runs as. The socket's mode says so, and each connection's credentials
 // are checked again. Owner: control thread. libmicrohttpd runs on the control thread; no request blocks it,

@@ -13,11 +13,27 @@
 #include <optional>
 
 #include "base/unique_fd.hpp"
+#include "loop/clock.hpp"
 
 namespace ringway {
 namespace {
 
 constexpr std::size_t kReplyBytesMax = std::size_t{64} << 20U;  // 128 disks of 64 queues come to about 10 MiB
+
+// Of each call from now on. The kernel takes zero for no limit.
+void set_patience(int connection, Duration patience) {
+  const std::int64_t us = std::max<std::int64_t>(patience.ns / 1'000, 1);
+  const timeval time{.tv_sec = us / 1'000'000, .tv_usec = us % 1'000'000};
+  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+  setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+}
+
+// As an operator would write it.
+std::string patience_text(Duration patience) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return patience.ns % kSecond == 0 ? fmt::format("{} s", patience.ns / kSecond)
+                                    : fmt::format("{} ms", patience.ns / 1'000'000);
+}
 
 Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
   sockaddr_un address{};
@@ -31,13 +47,17 @@ Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
   if (!connection) {
     return fail_errno(errno, "can't create a socket");
   }
-  const timeval patience{.tv_sec = timeout.ns / 1'000'000'000, .tv_usec = timeout.ns % 1'000'000'000 / 1'000};
-  setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  set_patience(connection.get(), timeout);
   if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED) {
       return fail(
           fmt::format("no ringway answers at '{}'; start one with `ringway serve`, or name its socket with --api", path));
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return fail(
+          fmt::format("the daemon at '{}' doesn't accept connections: is it stopped or hung? (see its log, and the state of "
+                      "its process)",
+                      path));
     }
     if (errno == EACCES) {
       return fail(
@@ -71,6 +91,7 @@ std::optional<std::string_view> header(std::string_view head, std::string_view n
 
 Result<ApiReply> api_request(const std::string& path, std::string_view method, std::string_view target,
                              std::string_view body, Duration timeout) {
+  const Instant deadline = clock_now() + timeout;
   RW_TRY_ASSIGN(const UniqueFd connection, connect_to(path, timeout));
   const std::string request = fmt::format(
       "{} {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: "
@@ -78,6 +99,7 @@ Result<ApiReply> api_request(const std::string& path, std::string_view method, s
       method, target, body.size(), body);
   std::string_view unsent = request;
   while (!unsent.empty()) {
+    set_patience(connection.get(), deadline - clock_now());
     const ssize_t sent = send(connection.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) {
       continue;
@@ -91,17 +113,24 @@ Result<ApiReply> api_request(const std::string& path, std::string_view method, s
   std::string reply;
   while (reply.size() < kReplyBytesMax) {
     char buffer[16384];
+    const Duration left = deadline - clock_now();
+    set_patience(connection.get(), left);
     const ssize_t got = recv(connection.get(), buffer, sizeof buffer, 0);
     if (got < 0 && errno == EINTR) {
       continue;
     }
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return fail(fmt::format("'{}' hasn't answered within {} s", path, timeout.ns / 1'000'000'000));
+    if (left.ns <= 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) {
+      return fail(
+          fmt::format("'{}' hasn't answered within {}: is the daemon stopped or hung?", path, patience_text(timeout)));
     }
     if (got <= 0) {
       break;
     }
     reply.append(buffer, static_cast<std::size_t>(got));
+  }
+  if (reply.empty()) {
+    return fail(fmt::format(
+        "'{}' closed the connection without an answer: it is no ringway's API, or the daemon is just ending", path));
   }
   constexpr std::string_view kVersion = "HTTP/1.1 ";
   const std::size_t head_end = reply.find("\r\n\r\n");

@@ -2,6 +2,7 @@
 
 #include "control/api.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -18,10 +19,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "control/api_client.hpp"
+#include "control/log_sink.hpp"
 #include "control/test_host.hpp"
 #include "driver/test_driver.hpp"
+#include "vhost_user/socket_log.hpp"
 
 namespace ringway {
 namespace {
@@ -202,6 +206,34 @@ TEST_F(Api, StatsWorkersVersion) {
   EXPECT_EQ(ask_json("GET", "/v1/version"), std::make_pair(200U, json({{"version", RINGWAY_VERSION}})));
 }
 
+TEST_F(Api, StatsOfOneDevice) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a"), test_disk("null:1M", directory_.file("b.sock"), "b")},
+        {test_net(directory_.file("n.sock"), "n")});
+  const json all = ask_json("GET", "/v1/stats").second;
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(ask_json("GET", "/v1/stats/b"), std::make_pair(200U, all[1]));
+  EXPECT_EQ(ask_json("GET", "/v1/stats/n"), std::make_pair(200U, all[2]));
+  EXPECT_EQ(ask_error("GET", "/v1/stats/z"),
+            std::make_pair(404U, std::string("there is no device 'z'; there are: a, b, n")));
+  EXPECT_EQ(ask_error("POST", "/v1/stats/b").first, 405U);
+  EXPECT_EQ(ask_error("GET", "/v1/stats/").first, 404U);
+}
+
+TEST_F(Api, TellsHowManyLinesOfTheLogWereDropped) {
+  start();
+  const json before = ask_json("GET", "/v1/log").second["lines_dropped"];
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reading(ends[0]);
+  const UniqueFd writing(ends[1]);
+  ASSERT_GT(fcntl(writing.get(), F_SETPIPE_SZ, 4096), 0);
+  spdlog::logger logger("", std::make_shared<LogSink>(writing.get()));
+  logger.info(std::string(10'000, 'x'));  // begun, so not dropped
+  logger.info("dropped");
+  logger.info("dropped");
+  EXPECT_EQ(ask_json("GET", "/v1/log"), std::make_pair(200U, json({{"lines_dropped", before.get<int>() + 2}})));
+}
+
 // What the store saw, which the guest can't tell: it goes on over sessions.
 TEST_F(Api, StatsTellWhyRequestsFailed) {
   DiskOptions disk = test_disk(directory_.image("a.img", 1 << 20), directory_.file("a.sock"), "a");
@@ -310,6 +342,41 @@ TEST_F(Api, BodiesAreBounded) {
   EXPECT_EQ(ask_error("POST", "/v1/disks", std::string(kApiBodyBytesMax, ' ')).first, 400U);
 }
 
+TEST_F(Api, BodiesAreNestedSoFarAndNoFurther) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  const auto nested = [](std::size_t levels, std::string_view open, std::string_view close) {
+    std::string text;
+    for (std::size_t i = 0; i < levels; ++i) {
+      text += open;
+    }
+    for (std::size_t i = 0; i < levels; ++i) {
+      text += close;
+    }
+    return text;
+  };
+  const std::pair<unsigned, std::string> too_deep = {400U, "the body is nested deeper than 16 levels"};
+  EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"size": )" + nested(16, "[", "]") + "}"), too_deep);
+  EXPECT_THAT(ask_error("POST", "/v1/disks/a/resize", R"({"size": )" + nested(15, "[", "]") + "}").second,
+              HasSubstr("is not allowed; give bytes"));
+  for (const char* target : {"/v1/disks", "/v1/nets", "/v1/disks/a/resize", "/v1/nets/a/link"}) {
+    EXPECT_EQ(ask_error("POST", target, R"({"size": )" + nested(32'000, "[", "]") + "}"), too_deep) << target;
+    EXPECT_EQ(ask_error("POST", target, nested(32'000, "[", "]")), too_deep) << target;
+    EXPECT_EQ(ask_error("POST", target, nested(10'000, R"({"":)", "}")), too_deep) << target;
+    EXPECT_EQ(ask_error("POST", target, std::string(60'000, '[')), too_deep) << target;
+  }
+}
+
+TEST_F(Api, AKeyThatIsGivenTwiceIsNamed) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  EXPECT_EQ(ask_error("POST", "/v1/disks", R"({"path": "null:1M", "socket": "/s", "path": "null:2M"})"),
+            std::make_pair(400U, std::string("the key 'path' is given twice")));
+  EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"size": {"b": 1, "c": {"b": 1}, "b": 2}})"),
+            std::make_pair(400U, std::string("the key 'b' is given twice")));
+  // In different objects they are different keys.
+  EXPECT_THAT(ask_error("POST", "/v1/disks/a/resize", R"({"size": {"b": {"b": 1}}, "shrink": true})").second,
+              HasSubstr("is not allowed; give bytes"));
+}
+
 TEST_F(Api, HeadersAreBounded) {
   start();
   const UniqueFd fd = connect_raw();
@@ -354,19 +421,44 @@ TEST_F(Api, ConnectionsAreBounded) {
   for (unsigned i = 0; i < kApiConnectionsMax; ++i) {
     idle.push_back(connect_raw());
   }
-  {
-    const UniqueFd surplus = connect_raw();
-    EXPECT_EQ(read_all(surplus.get()), "");  // closed
+  for (int surplus = 0; surplus < 2; ++surplus) {
+    EXPECT_EQ(
+        ask_error("GET", "/v1/version"),
+        std::make_pair(503U, std::string("the daemon is busy: it serves 32 connections to its API at once; try again")));
   }
   idle.pop_back();
   // The place is free as soon as the daemon has seen the hang-up.
   const Instant deadline = clock_now() + Duration::seconds(10);
-  Result<ApiReply> reply = api_request(options_.api_socket, "GET", "/v1/version");
-  while (!reply && clock_now() < deadline) {
-    reply = api_request(options_.api_socket, "GET", "/v1/version");
+  ApiReply reply = ask("GET", "/v1/version");
+  while (reply.status == 503 && clock_now() < deadline) {
+    reply = ask("GET", "/v1/version");
   }
-  ASSERT_TRUE(reply) << reply.error().message;
-  EXPECT_EQ(reply->status, 200U);
+  EXPECT_EQ(reply.status, 200U);
+}
+
+TEST_F(Api, WhoIsRefusedByTheThousandFillsNoLog) {
+  std::ostringstream log;
+  const auto logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  start();
+  std::vector<UniqueFd> idle;
+  for (unsigned i = 0; i < kApiConnectionsMax; ++i) {
+    idle.push_back(connect_raw());
+  }
+  constexpr unsigned kRefused = 3 * vhost_user::LineBudget::kLines;
+  for (unsigned i = 0; i < kRefused; ++i) {
+    EXPECT_EQ(ask("GET", "/v1/version").status, 503U);
+  }
+  EXPECT_EQ(host_->quit(), HostEnd::clean);
+  host_.reset();
+  spdlog::set_default_logger(logger);
+  std::size_t lines = 0;
+  for (std::size_t at = 0; (at = log.str().find("refused a connection", at)) != std::string::npos; ++at) {
+    ++lines;
+  }
+  EXPECT_GT(lines, 0U) << log.str();
+  EXPECT_LT(lines, kRefused) << log.str();  // not the budget itself: this may have taken more than its period
+  EXPECT_THAT(log.str(), HasSubstr("more lines about its socket were left out"));
 }
 
 TEST_F(Api, KeepAliveServesSeveralRequests) {
@@ -490,7 +582,7 @@ TEST_F(Api, TwoInstancesDoNotShareASocket) {
   TestHost second(options_);
   ASSERT_FALSE(second.started());
   EXPECT_EQ(second.started().error().message,
-            "local API: socket " + options_.api_socket + " is in use: another process holds " + options_.api_socket +
+            "local API: socket " + options_.api_socket + " is in use: this process itself holds " + options_.api_socket +
                 ".lock; choose another path for the API, or run without one (--api <path>, --api off)");
   // The first is as it was.
   EXPECT_EQ(ask("GET", "/v1/version").status, 200U);
@@ -533,6 +625,68 @@ TEST(ApiClient, SaysThatNobodyAnswers) {
   ASSERT_FALSE(reply);
   EXPECT_EQ(reply.error().message, "no ringway answers at '" + directory.file("none.sock") +
                                        "'; start one with `ringway serve`, or name its socket with --api");
+}
+
+// A socket where somebody listens, but who never answers by itself.
+class SilentDaemon {
+ public:
+  explicit SilentDaemon(int backlog = 8) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path_.data(), path_.size());
+    listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(listener_.get(), backlog), 0);
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] UniqueFd accept() const { return UniqueFd(::accept(listener_.get(), nullptr, nullptr)); }
+  std::string error_of(Duration timeout) const {
+    const Result<ApiReply> reply = api_request(path_, "GET", "/v1/disks", {}, timeout);
+    return reply ? "(none)" : reply.error().message;
+  }
+
+ private:
+  TestDirectory directory_;
+  std::string path_ = directory_.file("api.sock");
+  UniqueFd listener_;
+};
+
+TEST(ApiClient, SaysThatTheAnswerTakesTooLong) {
+  const SilentDaemon daemon;
+  EXPECT_EQ(daemon.error_of(Duration::milliseconds(30)),
+            "'" + daemon.path() + "' hasn't answered within 30 ms: is the daemon stopped or hung?");
+  EXPECT_EQ(daemon.error_of(Duration::seconds(1)),
+            "'" + daemon.path() + "' hasn't answered within 1 s: is the daemon stopped or hung?");
+}
+
+// As one that is stopped, when many have tried before.
+TEST(ApiClient, SaysThatNobodyAccepts) {
+  const SilentDaemon daemon(0);
+  EXPECT_THAT(daemon.error_of(Duration::milliseconds(1)), HasSubstr("hasn't answered within 1 ms"));  // takes the one place
+  EXPECT_THAT(daemon.error_of(Duration::milliseconds(30)),
+              HasSubstr("the daemon at '" + daemon.path() + "' doesn't accept connections: is it stopped or hung?"));
+}
+
+// The time-out is for the whole answer, not for each of its bytes.
+TEST(ApiClient, AnAnswerInDropsTakesTooLongToo) {
+  const SilentDaemon daemon;
+  std::thread dripping([&] {
+    const UniqueFd connection = daemon.accept();
+    while (send(connection.get(), "x", 1, MSG_NOSIGNAL) == 1) {
+      std::this_thread::yield();
+    }
+  });
+  EXPECT_THAT(daemon.error_of(Duration::milliseconds(50)), HasSubstr("hasn't answered within 50 ms"));
+  dripping.join();
+}
+
+TEST(ApiClient, SaysThatTheConnectionWasClosed) {
+  const SilentDaemon daemon;
+  std::thread closing([&] { static_cast<void>(daemon.accept()); });
+  EXPECT_EQ(daemon.error_of(Duration::seconds(30)),
+            "'" + daemon.path() +
+                "' closed the connection without an answer: it is no ringway's API, or the daemon is just ending");
+  closing.join();
 }
 
 }  // namespace

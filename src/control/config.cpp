@@ -14,10 +14,12 @@
 #include <cerrno>
 #include <charconv>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
@@ -29,8 +31,14 @@
 namespace ringway {
 namespace {
 
-// The largest configuration file that is read; a larger one is a mistake (an image given as --config).
-constexpr std::size_t kConfigBytesMax = std::size_t{4} << 20U;
+// The largest configuration file that is read; a larger one is a mistake (an image given as --config). A thousand devices
+// with all their keys fit.
+constexpr std::size_t kConfigBytesMax = std::size_t{1} << 20U;
+// A shorter one is no wait for anything; as its error says.
+constexpr Duration kStopDeadlineMin = Duration::milliseconds(1);
+// Of a dotted key, as in a.b.c = 1. Each part is a table within the one before, and the parser takes them apart by
+// recursion: a long enough key would overflow the stack. Ours have two.
+constexpr std::size_t kKeyPartsMax = 16;
 
 constexpr std::string_view kDurationAllowed = "a number with its unit (ns, us, ms or s), such as 5s or 500ms";
 constexpr std::string_view kCpusAllowed = "CPU numbers such as 0,2 or 4-7";
@@ -62,7 +70,7 @@ enum class ValueKind : std::uint8_t {
   number_or_on_off,  // as well
   octal,             // text, or in TOML a number that is written in octal
   text_or_off,       // text, among which "off" is a word of its own
-  number_or_text,
+  number_list,       // text, or in TOML also a number or a list of numbers and texts
 };
 bool may_stand_alone(ValueKind kind) {
   return kind == ValueKind::on_off || kind == ValueKind::number_or_on_off;
@@ -179,11 +187,13 @@ bool set_serial(DiskOptions& disk, std::string_view value) {
   return !value.empty() && value.size() <= limits::kBlkIdBytes &&
          std::ranges::all_of(value, [](char c) { return c >= ' ' && c <= '~'; });
 }
+static_assert(limits::kBlkIdBytes == 20);
 
 bool set_disk_queues(DiskOptions& disk, std::string_view value) {
   disk.queues = parse_number<std::uint32_t>(value).value_or(0);
   return disk.queues >= 1 && disk.queues <= limits::kBlkQueuesMax;
 }
+static_assert(limits::kBlkQueuesMax == 64);  // as the keys' texts say; and so with the other ones
 
 bool set_engine(DiskOptions& disk, std::string_view value) {
   const Result<BlkEngine> engine = parse_blk_engine(value);
@@ -248,14 +258,15 @@ constexpr std::array kDiskKeys = {
 // --- network cards ---
 
 constexpr std::string_view kInterfaceAllowed =
-    "the name of an interface: 1 to 15 bytes without spaces, '/', ':' and '%', and neither '.' nor '..'";
+    "the name of an interface: 1 to 15 ASCII characters without spaces, '/', ':' and '%', and neither '.' nor '..'";
 
 template <std::string NetOptions::* Member>
 bool set_interface(NetOptions& net, std::string_view value) {
   constexpr std::size_t kBytesMax = 15;  // IFNAMSIZ less the end
   net.*Member = value;
+  // The kernel would take bytes beyond ASCII; what they are called depends on everybody's encoding.
   return !value.empty() && value.size() <= kBytesMax && value != "." && value != ".." &&
-         std::ranges::none_of(value, [](char c) { return c <= ' ' || c == '/' || c == ':' || c == '%' || c == 0x7f; });
+         std::ranges::all_of(value, [](unsigned char c) { return c > ' ' && c < 0x7f && c != '/' && c != ':' && c != '%'; });
 }
 
 template <std::string NetOptions::* Member>
@@ -269,7 +280,7 @@ constexpr NetKey interface_key(std::string_view name, std::string_view example, 
 bool set_fds(NetOptions& net, std::string_view value) {
   net.fds.clear();
   while (true) {
-    const std::size_t colon = value.find(':');
+    const std::size_t colon = value.find_first_of(":,");  // a list in TOML comes with commas
     const std::optional<int> fd = parse_number<int>(value.substr(0, colon));
     if (!fd || *fd <= 2 || std::ranges::find(net.fds, *fd) != net.fds.end() ||
         net.fds.size() == limits::kNetPairsWithoutControlMax) {
@@ -317,8 +328,8 @@ constexpr std::array kNetKeys = {
     interface_key<&NetOptions::tap>("tap", R"("tap0")",
                                     "port: a tap interface of the host; it is made if there is none and CAP_NET_ADMIN is "
                                     "there"),
-    NetKey{{"fds", ValueKind::number_or_text, "different descriptors beyond 2, one for each pair, such as 3 or 3:4",
-            R"("3:4")", takes<NetOptions, set_fds>},
+    NetKey{{"fds", ValueKind::number_list, "different descriptors beyond 2, one for each pair, such as 3 or 3:4", "[3, 4]",
+            takes<NetOptions, set_fds>},
            "port: a tap by open descriptors of its queues that the daemon inherits, such as 3:4",
            set_fds,
            [](const NetOptions& net) { return fmt::format("{}", fmt::join(net.fds, ":")); }},
@@ -471,6 +482,10 @@ std::string allowed_in_a_file(const Key& key) {
 
 std::string wrong_in_toml(const Key& key, const WrongValue& wrong) {
   const std::string form = right_form(key, wrong);
+  if (key.kind == ValueKind::text_or_off && parse_switch(without_quotes(wrong.given)).value_or(false)) {
+    return fmt::format("{0}: {1} doesn't say where; give {2}, written {0} = {3}, or leave the key out for the default path",
+                       key.name, wrong.given, key.allowed, form);
+  }
   std::string octal;
   if (key.kind == ValueKind::octal) {
     std::string_view digits = without_quotes(form);
@@ -499,7 +514,7 @@ Result<std::string> text_of_json(const Key& key, const nlohmann::json& value) {
     wrong = {"{...}", "an object", false};
   } else {
     wrong = {value.dump(),
-             value.is_boolean()          ? "true or false"
+             value.is_boolean()          ? "a boolean"
              : value.is_number_integer() ? "a number"
              : value.is_number()         ? "a fraction"
                                          : "no value",
@@ -509,12 +524,18 @@ Result<std::string> text_of_json(const Key& key, const nlohmann::json& value) {
                           allowed_in_a_file(key), key.name, right_form(key, wrong)));
 }
 
-Result<> check_complete(const DiskOptions& disk) {
+std::unexpected<Error> needs_socket(std::string_view noun, std::string_view name, Notation notation) {
+  return fail(fmt::format("the {} '{}' needs {}, the Unix socket where the VMM finds it", noun, name,
+                          written(notation, "socket", "<path>")));
+}
+
+Result<> check_complete(const DiskOptions& disk, Notation notation) {
   if (disk.path.empty()) {
-    return fail("a disk needs path=<image>: a file, a block device, ram:<size> or null:<size>");
+    return fail(fmt::format("a disk needs {}: a file, a block device, ram:<size> or null:<size>",
+                            written(notation, "path", "<image>")));
   }
   if (disk.socket.empty()) {
-    return fail(fmt::format("the disk '{}' needs socket=<path>, the Unix socket where the VMM finds it", disk.path));
+    return needs_socket("disk", disk.path, notation);
   }
   if (const Result<> size = check_memory_size(disk); !size) {
     return fail(fmt::format("path: {}", size.error().message));
@@ -522,11 +543,10 @@ Result<> check_complete(const DiskOptions& disk) {
   return {};
 }
 
-Result<> check_complete(const NetOptions& net) {
-  RW_TRY(check_port(net));
+Result<> check_complete(const NetOptions& net, Notation notation) {
+  RW_TRY(check_port(net, notation));
   if (net.socket.empty()) {
-    return fail(fmt::format("the network card '{}' needs socket=<path>, the Unix socket where the VMM finds it",
-                            default_net_name(net)));
+    return needs_socket("network card", default_net_name(net), notation);
   }
   return {};
 }
@@ -595,34 +615,54 @@ Result<std::uint32_t> parse_workers(std::string_view text) {
   return count;
 }
 
-template <auto Parse>
-bool parses(std::string_view text) {
-  return Parse(text).has_value();
-}
-
 // A key of the file that belongs to no device.
 struct HostKey : Key {
   std::string_view section;  // as it stands in brackets; empty: the top level
   std::string_view option;   // of the command line, which says the same
+  Result<> (*set)(ServeConfig&, std::string_view text);
 };
-constexpr HostKey kStopDeadline = {
-    {"stop-deadline", ValueKind::text, kDurationAllowed, R"("5s")", parses<parse_duration>}, "", "--stop-deadline"};
-constexpr HostKey kApiSocket = {{"socket", ValueKind::text_or_off, R"(the path of a Unix socket, or "off")",
-                                 R"("/run/ringway.sock")", [](std::string_view text) { return !text.empty(); }},
-                                "api",
-                                "--api"};
-constexpr HostKey kWorkersCount = {
-    {"count", ValueKind::number, "a number from 1 to 256", "2", parses<parse_workers>}, "workers", "--workers"};
+
+template <auto Parse, auto Member>
+Result<> set_host(ServeConfig& config, std::string_view text) {
+  RW_TRY_ASSIGN(std::invoke(Member, config), Parse(text));
+  return {};
+}
+
+template <auto Set>
+constexpr HostKey host_key(std::string_view section, std::string_view name, std::string_view option, ValueKind kind,
+                           std::string_view allowed, std::string_view example) {
+  constexpr auto kTakes = [](std::string_view text) {
+    ServeConfig scratch;
+    return Set(scratch, text).has_value();
+  };
+  return {{name, kind, allowed, example, kTakes}, section, option, Set};
+}
+
+std::vector<int>& cpus_of(ServeConfig& config) {
+  return config.workers.cpus;
+}
+std::string& poll_of(ServeConfig& config) {
+  return config.workers.poll;
+}
+LoopEngine& loop_of(ServeConfig& config) {
+  return config.workers.engine;
+}
+
+constexpr std::array kHostKeys = {
+    host_key<set_host<parse_stop_deadline, &ServeConfig::stop_deadline>>("", "stop-deadline", "--stop-deadline",
+                                                                         ValueKind::text, kDurationAllowed, R"("5s")"),
+    host_key<set_host<parse_workers, &ServeConfig::worker_count>>("workers", "count", "--workers", ValueKind::number,
+                                                                  "a number from 1 to 256", "2"),
+    host_key<set_host<parse_cpus, cpus_of>>("workers", "cpus", "--cpus", ValueKind::number_list, kCpusAllowed, "[2, 3]"),
+    host_key<set_host<parse_poll, poll_of>>("workers", "poll", "--poll", ValueKind::text,
+                                            "never, always, or a time such as fixed=50us", R"("fixed=50us")"),
+    host_key<set_host<parse_loop_engine, loop_of>>("workers", "loop", "--loop", ValueKind::text, "auto, io_uring or epoll",
+                                                   R"("auto")"),
+    host_key<set_host<parse_api_socket, &ServeConfig::api_socket>>("api", "socket", "--api", ValueKind::text_or_off,
+                                                                   R"(the path of a Unix socket, or "off")",
+                                                                   R"("/run/ringway.sock")"),
+};
 static_assert(limits::kWorkersMax == 256);
-constexpr HostKey kWorkersCpus = {
-    {"cpus", ValueKind::number_or_text, kCpusAllowed, "[2, 3]", parses<parse_cpus>}, "workers", "--cpus"};
-constexpr HostKey kWorkersPoll = {
-    {"poll", ValueKind::text, "never, always, or a time such as fixed=50us", R"("fixed=50us")", parses<parse_poll_policy>},
-    "workers",
-    "--poll"};
-constexpr HostKey kWorkersLoop = {
-    {"loop", ValueKind::text, "auto, io_uring or epoll", R"("auto")", parses<parse_loop_engine>}, "workers", "--loop"};
-constexpr std::array kHostKeys = {kStopDeadline, kWorkersCount, kWorkersCpus, kWorkersPoll, kWorkersLoop, kApiSocket};
 constexpr std::array<std::string_view, 4> kSections = {"workers", "api", "disk", "net"};
 
 // What may stand in a section that is no device's.
@@ -719,8 +759,49 @@ std::optional<std::string> explain_line(std::string_view toml_text, std::size_t 
     return std::nullopt;  // something else is wrong with the line, such as a key that was given before
   }
   const bool is_text =
-      key->kind == ValueKind::text || key->kind == ValueKind::text_or_off || key->kind == ValueKind::number_or_text;
+      key->kind == ValueKind::text || key->kind == ValueKind::text_or_off || key->kind == ValueKind::number_list;
   return wrong_in_toml(*key, {std::string(value), is_text ? "not in quotes" : "not a value in TOML"});
+}
+
+// Where the string ends that begins at `begin`: behind its quotes, or at the end of a line that it may not go beyond.
+std::size_t end_of_string(std::string_view text, std::size_t begin) {
+  const char quote = text[begin];
+  const std::string three(3, quote);
+  const bool many_lines = text.substr(begin).starts_with(three);
+  for (std::size_t i = begin + (many_lines ? 3 : 1); i < text.size(); ++i) {
+    if (text[i] == '\\' && quote == '"') {
+      ++i;
+    } else if (many_lines && text.substr(i).starts_with(three)) {
+      const std::size_t end = std::min(text.find_first_not_of(quote, i), text.size());
+      return std::min(end, i + 5);  // it may end in two quotes of its own
+    } else if (!many_lines && (text[i] == quote || text[i] == '\n')) {
+      return text[i] == quote ? i + 1 : i;
+    }
+  }
+  return text.size();
+}
+
+// Where a dotted key goes beyond kKeyPartsMax; absent: nowhere. Where the text is no TOML, the parser gets no further, so
+// what is found behind doesn't matter.
+std::optional<std::size_t> end_of_too_long_key(std::string_view text) {
+  std::size_t parts = 1;
+  for (std::size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (c == '"' || c == '\'') {
+      i = end_of_string(text, i);
+      continue;
+    }
+    if (c == '#') {
+      i = std::min(text.find('\n', i), text.size());
+      continue;
+    }
+    parts = c == '.' ? parts + 1 : std::string_view("\n=,[]{}").find(c) != std::string_view::npos ? 1 : parts;
+    if (parts > kKeyPartsMax) {
+      return i;
+    }
+    ++i;
+  }
+  return std::nullopt;
 }
 
 WrongValue describe(const toml::node& node) {
@@ -738,7 +819,7 @@ WrongValue describe(const toml::node& node) {
   }
   return {given.str(), node.is_integer()          ? "a number"
                        : node.is_floating_point() ? "a fraction"
-                       : node.is_boolean()        ? "true or false"
+                       : node.is_boolean()        ? "a boolean"
                                                   : "a date or time"};
 }
 
@@ -748,15 +829,12 @@ class TomlReader {
 
   Result<ServeConfig> read(const toml::table& root) {
     ServeConfig config;
-    RW_TRY(check_keys(root, "", "at the top level"));
-    if (const toml::node* node = root.get(kStopDeadline.name)) {
-      RW_TRY(take<Duration>(*node, kStopDeadline, parse_duration, config.stop_deadline));
-    }
-    if (const toml::node* node = root.get("workers")) {
-      RW_TRY(read_workers(*node, config));
-    }
-    if (const toml::node* node = root.get("api")) {
-      RW_TRY(read_api(*node, config));
+    RW_TRY(read_section(root, "", "at the top level", config));
+    for (const auto& [section, where] : {std::pair{"workers", "in [workers]"}, {"api", "in [api]"}}) {
+      if (const toml::node* node = root.get(section)) {
+        RW_TRY_ASSIGN(const toml::table* table, table_of(*node, section));
+        RW_TRY(read_section(*table, section, where, config));
+      }
     }
     if (const toml::node* node = root.get("disk")) {
       RW_TRY(read_devices(*node, "disk", config.disks));
@@ -768,10 +846,14 @@ class TomlReader {
   }
 
   [[nodiscard]] std::unexpected<Error> fail_at(const toml::source_region& source, std::string_view message) const {
-    return fail(fmt::format("{}:{}:{}: {}", file_, source.begin.line, source.begin.column, message));
+    return fail(fmt::format("{}: {}", place_of(source), message));
   }
 
  private:
+  [[nodiscard]] std::string place_of(const toml::source_region& source) const {
+    return fmt::format("{}:{}:{}", file_, source.begin.line, source.begin.column);
+  }
+
   Result<> check_keys(const toml::table& table, std::string_view section, std::string_view where) {
     const std::vector<std::string_view> known = host_key_names(section);
     for (const auto& [key, node] : table) {
@@ -791,10 +873,12 @@ class TomlReader {
     if (const auto* flag = node.as_boolean(); flag != nullptr && may_stand_alone(key.kind)) {
       return flag->get() ? "on" : "off";
     }
+    if (const auto* list = node.as_array(); list != nullptr && key.kind == ValueKind::number_list) {
+      return joined(*list, key);
+    }
     WrongValue wrong = describe(node);
     if (const auto* number = node.as_integer()) {
-      if (key.kind == ValueKind::number || key.kind == ValueKind::number_or_on_off ||
-          key.kind == ValueKind::number_or_text) {
+      if (key.kind == ValueKind::number || key.kind == ValueKind::number_or_on_off || key.kind == ValueKind::number_list) {
         return fmt::to_string(number->get());
       }
       if (key.kind == ValueKind::octal) {
@@ -807,15 +891,16 @@ class TomlReader {
     return fail_at(node.source(), wrong_in_toml(key, wrong));
   }
 
-  template <typename T, typename Parse>
-  Result<> take(const toml::node& node, const Key& key, Parse parse, T& target) {
-    RW_TRY_ASSIGN(const std::string text, scalar(node, key));
-    auto value = parse(text);
-    if (!value) {
-      return fail_at(node.source(), fmt::format("{}: {}", key.name, value.error().message));
+  Result<std::string> joined(const toml::array& list, const Key& key) {
+    std::string text;
+    for (const toml::node& item : list) {
+      if (item.is_array()) {
+        return fail_at(item.source(), wrong_in_toml(key, describe(item)));
+      }
+      RW_TRY_ASSIGN(const std::string part, scalar(item, key));
+      text += (text.empty() ? "" : ",") + part;
     }
-    target = std::move(*value);
-    return {};
+    return text;
   }
 
   Result<const toml::table*> table_of(const toml::node& node, std::string_view key) {
@@ -826,48 +911,20 @@ class TomlReader {
     return table;
   }
 
-  Result<> read_workers(const toml::node& node, ServeConfig& config) {
-    RW_TRY_ASSIGN(const toml::table* table, table_of(node, "workers"));
-    RW_TRY(check_keys(*table, "workers", "in [workers]"));
-    if (const toml::node* count = table->get(kWorkersCount.name)) {
-      RW_TRY(take(*count, kWorkersCount, parse_workers, config.worker_count));
-    }
-    if (const toml::node* cpus = table->get(kWorkersCpus.name)) {
-      RW_TRY(read_cpus(*cpus, config.workers.cpus));
-    }
-    if (const toml::node* poll = table->get(kWorkersPoll.name)) {
-      RW_TRY_ASSIGN(config.workers.poll, scalar(*poll, kWorkersPoll));
-      if (const Result<PollPolicy> policy = parse_poll_policy(config.workers.poll); !policy) {
-        return fail_at(poll->source(), fmt::format("poll: {}", policy.error().message));
+  // The keys of a section that is no device's. `where` says so in errors.
+  Result<> read_section(const toml::table& table, std::string_view section, std::string_view where, ServeConfig& config) {
+    RW_TRY(check_keys(table, section, where));
+    for (const HostKey& key : kHostKeys) {
+      const toml::node* node = key.section == section ? table.get(key.name) : nullptr;
+      if (node == nullptr) {
+        continue;
       }
-    }
-    if (const toml::node* loop = table->get(kWorkersLoop.name)) {
-      RW_TRY(take(*loop, kWorkersLoop, parse_loop_engine, config.workers.engine));
-    }
-    return {};
-  }
-
-  Result<> read_cpus(const toml::node& node, std::vector<int>& cpus) {
-    const toml::array* list = node.as_array();
-    if (list == nullptr) {
-      return take(node, kWorkersCpus, parse_cpus, cpus);
-    }
-    cpus.clear();
-    for (const toml::node& item : *list) {
-      std::vector<int> some;
-      RW_TRY(take(item, kWorkersCpus, parse_cpus, some));
-      cpus.insert(cpus.end(), some.begin(), some.end());
-    }
-    return {};
-  }
-
-  Result<> read_api(const toml::node& node, ServeConfig& config) {
-    RW_TRY_ASSIGN(const toml::table* table, table_of(node, "api"));
-    RW_TRY(check_keys(*table, "api", "in [api]"));
-    if (const toml::node* socket = table->get(kApiSocket.name)) {
-      RW_TRY_ASSIGN(config.api_socket, scalar(*socket, kApiSocket));
-      if (config.api_socket.empty()) {
-        return fail_at(socket->source(), bad_value(kApiSocket.name, "", kApiSocket.allowed).error().message);
+      RW_TRY_ASSIGN(const std::string text, scalar(*node, key));
+      if (const Result<> set = key.set(config, text); !set) {
+        return fail_at(node->source(), fmt::format("{}: {}", key.name, set.error().message));
+      }
+      if (key.name == "cpus") {
+        config.cpus_place = place_of(node->source());
       }
     }
     return {};
@@ -900,7 +957,7 @@ class TomlReader {
         return fail_at(value.source(), set.error().message);
       }
     }
-    if (Result<> complete = check_complete(device); !complete) {
+    if (Result<> complete = check_complete(device, Notation::toml); !complete) {
       // Where the value stands that it is about, if it is about one.
       const std::string& message = complete.error().message;
       const toml::node* about = table.get(std::string_view(message).substr(0, message.find(": ")));
@@ -926,9 +983,16 @@ Result<Options> parse_device(std::string_view text, std::string_view before) {
   for (const std::string& part : split_options(text)) {
     const std::size_t equals = part.find('=');
     const std::string key = part.substr(0, equals);
-    if (key.empty()) {
-      return fail(part.empty() ? fmt::format("'{}' has an empty part; separate key=value pairs by single commas", text)
-                               : fmt::format("'{}' has no key; write key=value", part));
+    const std::string_view bare = trimmed(key);
+    if (bare.empty()) {
+      return fail(trimmed(part).empty()
+                      ? fmt::format("'{}' has an empty part; separate key=value pairs by single commas", text)
+                      : fmt::format("'{}' has no key; write key=value", part));
+    }
+    if (bare != key) {
+      const std::string_view rest = equals == std::string::npos ? "" : std::string_view(part).substr(equals + 1);
+      return fail(fmt::format("'{}' has a space beside its key; write {}{}{}, with commas and no spaces between the pairs",
+                              part, bare, equals == std::string::npos ? "" : "=", trimmed(rest)));
     }
     std::optional<std::string_view> value;
     if (equals != std::string::npos) {
@@ -939,7 +1003,7 @@ Result<Options> parse_device(std::string_view text, std::string_view before) {
       return fail(fmt::format("'{}' is given twice", key));
     }
   }
-  RW_TRY(check_complete(device));
+  RW_TRY(check_complete(device, Notation::option));
   return device;
 }
 
@@ -962,7 +1026,7 @@ Result<Options> device_from_json(const nlohmann::json& object) {
     RW_TRY_ASSIGN(const std::string text, text_of_json(*known, value));
     RW_TRY(set_key(device, key, text));
   }
-  RW_TRY(check_complete(device));
+  RW_TRY(check_complete(device, Notation::json));
   if (!device.socket.starts_with('/')) {
     return not_absolute("socket", device.socket);
   }
@@ -1022,11 +1086,10 @@ Result<DiskOptions> disk_from_json(const nlohmann::json& object) {
 }
 
 Result<NetOptions> net_from_json(const nlohmann::json& object) {
-  RW_TRY_ASSIGN(NetOptions net, device_from_json<NetOptions>(object));
-  if (!net.fds.empty()) {
+  if (object.is_object() && object.contains("fds")) {
     return fail("fds: those are descriptors of the daemon's process; only its own command line and file can name them");
   }
-  return net;
+  return device_from_json<NetOptions>(object);
 }
 
 nlohmann::json disk_to_json(const DiskOptions& disk) {
@@ -1039,6 +1102,10 @@ nlohmann::json net_to_json(const NetOptions& net) {
 
 Result<ServeConfig> parse_config(std::string_view toml_text, const std::string& file) {
   TomlReader reader(file);
+  if (const std::optional<std::size_t> end = end_of_too_long_key(toml_text)) {
+    return fail(fmt::format("{}:{}: a key of more than {} parts; no key has so many dots", file,
+                            1 + std::ranges::count(toml_text.substr(0, *end), '\n'), kKeyPartsMax));
+  }
   const toml::parse_result parsed = toml::parse(toml_text, file);
   if (!parsed) {
     return reader.fail_at(
@@ -1085,6 +1152,7 @@ Result<ServeConfig> load_config(const std::string& path) {
 Result<std::vector<int>> parse_cpus(std::string_view text) {
   constexpr int kCpuMax = 4095;  // beyond any kernel's NR_CPUS of today; bounds what "0-999999999" could ask for
   std::vector<int> cpus;
+  std::vector<bool> seen(kCpuMax + 1);
   std::string_view rest = text;
   while (true) {
     const std::size_t comma = rest.find(',');
@@ -1096,6 +1164,10 @@ Result<std::vector<int>> parse_cpus(std::string_view text) {
       return fail(fmt::format("'{}' is not allowed; give {}", text, kCpusAllowed));
     }
     for (int cpu = *first; cpu <= *last; ++cpu) {
+      if (seen[static_cast<std::size_t>(cpu)]) {
+        return fail(fmt::format("'{}' is not allowed; give each CPU once (CPU {} is there twice)", text, cpu));
+      }
+      seen[static_cast<std::size_t>(cpu)] = true;
       cpus.push_back(cpu);
     }
     if (comma == std::string_view::npos) {
@@ -1133,6 +1205,37 @@ Result<Duration> parse_duration(std::string_view text) {
     }
   }
   return fail(fmt::format("'{}' is not allowed; give {}", text, kDurationAllowed));
+}
+
+Result<Duration> parse_stop_deadline(std::string_view text) {
+  RW_TRY_ASSIGN(const Duration deadline, parse_duration(text));
+  if (deadline < kStopDeadlineMin) {
+    return fail(fmt::format("'{}' is not allowed; give at least 1ms: the requests in flight need some time", text));
+  }
+  return deadline;
+}
+
+Result<std::string> parse_poll(std::string_view text) {
+  if (const Result<PollPolicy> policy = parse_poll_policy(text); !policy) {
+    // "50us", "50": the window alone.
+    const std::string window = fmt::format("{}{}", text, parse_number<std::uint32_t>(text) ? "us" : "");
+    const std::string fixed = fmt::format("fixed={}", window);
+    return fail(policy.error().message +
+                (parse_poll_policy(fixed) ? fmt::format(" (did you mean '{}'?)", fixed) : std::string()));
+  }
+  return std::string(text);
+}
+
+Result<std::string> parse_api_socket(std::string_view text) {
+  if (text.empty()) {
+    return fail(R"('' is not allowed; give the path of a Unix socket, or "off")");
+  }
+  if (const std::optional<bool> on = parse_switch(text); on && text != "off") {
+    return fail(
+        *on ? fmt::format("'{}' doesn't say where; give the path of a Unix socket, or nothing for the default path", text)
+            : fmt::format("'{}' is not allowed; give off, or the path of a Unix socket", text));
+  }
+  return std::string(text);
 }
 
 Result<LoopEngine> parse_loop_engine(std::string_view text) {

@@ -23,6 +23,7 @@ namespace ringway {
 // Everything that `ringway serve` takes from its configuration file. The command line overrides and adds.
 struct ServeConfig {
   WorkerPoolOptions workers;                  // their number comes from settle_workers()
+  std::string cpus_place;                     // "host.toml:3:8", where the file names workers.cpus; empty: it doesn't
   std::optional<std::uint32_t> worker_count;  // absent: not said
   std::string api_socket;                     // empty: the default path; "off": none
   Duration stop_deadline = limits::kStopDeadline;
@@ -54,12 +55,18 @@ struct ServeConfig {
 // More workers than CPUs take them in turn. Errors: fewer workers than CPUs, one of which would then be named for nothing.
 [[nodiscard]] Result<> settle_workers(ServeConfig& config);
 
-// "0,2,4-7"
+// "0,2,4-7". Errors: a CPU that is named twice.
 [[nodiscard]] Result<std::vector<int>> parse_cpus(std::string_view text);
 // The other way. REQUIRES: `cpus` ascends.
 [[nodiscard]] std::string cpus_text(const std::vector<int>& cpus);
 // "5s", "500ms", "50us", "200ns"
 [[nodiscard]] Result<Duration> parse_duration(std::string_view text);
+// A duration of at least 1 ms.
+[[nodiscard]] Result<Duration> parse_stop_deadline(std::string_view text);
+// What parse_poll_policy() takes, as it was given. Errors: its own, and for "50us" what was probably meant.
+[[nodiscard]] Result<std::string> parse_poll(std::string_view text);
+// "/run/ringway.sock", or "off". Errors: another word for a switch, which would be a file of that name.
+[[nodiscard]] Result<std::string> parse_api_socket(std::string_view text);
 // "auto", "io_uring", "epoll"
 [[nodiscard]] Result<LoopEngine> parse_loop_engine(std::string_view text);
 

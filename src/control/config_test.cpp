@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "control/test_host.hpp"
 
 namespace ringway {
 namespace {
@@ -71,6 +75,7 @@ TEST(DiskText, EachErrorNamesKeyValueAndWhatIsAllowed) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "'' has an empty part; separate key=value pairs by single commas"},
       {"path=a,socket=s,", "'path=a,socket=s,' has an empty part; separate key=value pairs by single commas"},
+      {"path=a, ,socket=s", "'path=a, ,socket=s' has an empty part; separate key=value pairs by single commas"},
       {"=a", "'=a' has no key; write key=value"},
       {"a.img", "'a.img' has no key; write path=a.img,socket=/run/vm1-disk.sock"},
       {"a.img,ro", "'a.img' has no key; write path=a.img,ro,socket=/run/vm1-disk.sock"},
@@ -80,6 +85,11 @@ TEST(DiskText, EachErrorNamesKeyValueAndWhatIsAllowed) {
       {"ram:64M", "'ram:64M' has no key; write path=ram:64M,socket=/run/vm1-disk.sock"},
       {"quues", fmt::format("unknown key 'quues' of a disk (did you mean 'queues'?); allowed: {}", kKeys)},
       {"socket=s", "a disk needs path=<image>: a file, a block device, ram:<size> or null:<size>"},
+      {"path=a, socket=s",
+       "' socket=s' has a space beside its key; write socket=s, with commas and no spaces between the pairs"},
+      {"path=a,socket = s",
+       "'socket = s' has a space beside its key; write socket=s, with commas and no spaces between the pairs"},
+      {"path=a,socket=s, ro", "' ro' has a space beside its key; write ro, with commas and no spaces between the pairs"},
       {"path=a", "the disk 'a' needs socket=<path>, the Unix socket where the VMM finds it"},
       {"path=a,socket=s,queue=2", fmt::format("unknown key 'queue' of a disk (did you mean 'queues'?); allowed: {}", kKeys)},
       {"path=a,socket=s,bananas=2", fmt::format("unknown key 'bananas' of a disk; allowed: {}", kKeys)},
@@ -181,7 +191,9 @@ TEST(DiskJson, ErrorsNameTheKey) {
        "mode: 432 is a number; give octal permissions from 0600 to 0777 that let the owner read and write, written "
        R"("mode": "0660")"},
       {R"({"queues": 1.5})", R"(queues: 1.5 is a fraction; give a number from 1 to 64, written "queues": 4)"},
-      {R"({"queues": true})", R"(queues: true is true or false; give a number from 1 to 64, written "queues": 4)"},
+      {R"({"path": "/a.img"})", R"(the disk '/a.img' needs "socket": "<path>", the Unix socket where the VMM finds it)"},
+      {R"({"socket": "/s"})", R"(a disk needs "path": "<image>": a file, a block device, ram:<size> or null:<size>)"},
+      {R"({"queues": true})", R"(queues: true is a boolean; give a number from 1 to 64, written "queues": 4)"},
       {R"({"queues": -3})", "queues: '-3' is not allowed; give a number from 1 to 64"},
       {R"({"path": "a.img", "socket": "/s"})",
        "path: 'a.img' is not allowed; give an absolute path: the daemon doesn't share your working directory"},
@@ -197,7 +209,7 @@ constexpr std::string_view kNetKeyNames =
     "tap, fds, null, loop, source, socket, name, queues, mac, mtu, bridge, connect, packed, in-order, inband, mergeable, "
     "offloads, control, speed, mode";
 constexpr std::string_view kInterface =
-    "the name of an interface: 1 to 15 bytes without spaces, '/', ':' and '%', and neither '.' nor '..'";
+    "the name of an interface: 1 to 15 ASCII characters without spaces, '/', ':' and '%', and neither '.' nor '..'";
 
 TEST(NetText, EveryKeyReachesItsMember) {
   const Result<NetOptions> net = parse_net(
@@ -257,9 +269,16 @@ TEST(NetText, EachErrorNamesKeyValueAndWhatIsAllowed) {
       {"loop,socket=s,loop", "'loop' is given twice"},
       {"loop,socket=s,bridge=br0", "bridge: only a tap can be a port of a bridge, and the port of this card is loop"},
       {"loop,socket=s,queues=128", "queues: '128' is not allowed; give a number from 1 to 127, or 128 with control=off"},
+      {"tap=null,socket=s",
+       "tap: 'null' is a port of its own, and no interface may have that name here (did you mean null instead of "
+       "tap=null?)"},
+      {"tap=source,socket=s",
+       "tap: 'source' is a port of its own, and no interface may have that name here (did you mean source instead of "
+       "tap=source?)"},
       {"fds=3:4,socket=s,queues=3", "queues: 3 given with 2 descriptors in fds; give one descriptor for each pair"},
   };
-  for (const char* name : {"", "0123456789abcdef", "a b", "a/b", "a:b", "a%b", ".", ".."}) {
+  for (const char* name :
+       {"", "0123456789abcdef", "a b", "a/b", "a:b", "a%b", ".", "..", "a\x7f", "a\x80", "tap\xc3\xa4", "a\xff", "a\tb"}) {
     cases.emplace_back(fmt::format("socket=s,tap={}", name),
                        fmt::format("tap: '{}' is not allowed; give {}", name, kInterface));
   }
@@ -334,6 +353,13 @@ TEST(NetJson, ErrorsNameTheKey) {
        R"(source: 1.5 is a fraction; give true, false, or the length of a frame from 60 to 9014, written "source": 1500)"},
       {R"({"loop": true, "socket": "s"})",
        "socket: 's' is not allowed; give an absolute path: the daemon doesn't share your working directory"},
+      {R"({"tap": "loop", "socket": "/s"})",
+       R"(tap: 'loop' is a port of its own, and no interface may have that name here (did you mean "loop": true instead of )"
+       R"("tap": "loop"?))"},
+      {R"({"socket": "/s"})",
+       R"(a network card needs a port for its frames: "tap": "<interface>", "null": true, "loop": true or "source": true)"},
+      {R"({"fds": [3], "socket": "/s"})",
+       "fds: those are descriptors of the daemon's process; only its own command line and file can name them"},
       {R"({"fds": "3", "socket": "/s"})",
        "fds: those are descriptors of the daemon's process; only its own command line and file can name them"},
       {R"({"path": "/a"})", fmt::format("unknown key 'path' of a network card (a disk has it); allowed: {}", kNetKeyNames)},
@@ -374,6 +400,9 @@ socket = "/run/m.sock"
 [[net]]
 source = true
 socket = "/run/o.sock"
+[[net]]
+fds = [6, 9, "7:8"]
+socket = "/run/p.sock"
 )",
                                                   "host.toml");
   ASSERT_TRUE(config) << config.error().message;
@@ -386,10 +415,12 @@ socket = "/run/o.sock"
   ASSERT_EQ(config->disks.size(), 2U);
   EXPECT_EQ(config->disks[0], *parse_disk("path=/srv/a.img,socket=/run/a.sock,queues=4,ro,mode=0660"));
   EXPECT_EQ(config->disks[1], *parse_disk("path=null:1G,socket=/run/b.sock,write-cache=off"));
-  ASSERT_EQ(config->nets.size(), 3U);
+  ASSERT_EQ(config->nets.size(), 4U);
   EXPECT_EQ(config->nets[0], *parse_net("tap=tap0,socket=/run/n.sock,queues=4,mergeable=off"));
   EXPECT_EQ(config->nets[1], *parse_net("fds=5,socket=/run/m.sock"));
   EXPECT_EQ(config->nets[2], *parse_net("source,socket=/run/o.sock"));
+  EXPECT_EQ(config->nets[3], *parse_net("fds=6:9:7:8,socket=/run/p.sock"));
+  EXPECT_EQ(config->cpus_place, "host.toml:5:8");
 }
 
 TEST(Toml, AnEmptyFileIsTheDefaults) {
@@ -417,21 +448,46 @@ TEST(Toml, EachErrorNamesLineAndColumn) {
        "h.toml:4:10: queues: '99' is not allowed; give a number from 1 to 64"},
       {"[[disk]]\npath = 'a'\nsocket = 1.5\n",
        "h.toml:3:10: socket: 1.5 is a fraction; give the path of a Unix socket, written socket = \"1.5\""},
-      {"[[disk]]\npath = 'a'\n", "h.toml:1:1: the disk 'a' needs socket=<path>, the Unix socket where the VMM finds it"},
+      {"[workers]\ncpus = [0, 2, '1-3']\n",
+       "h.toml:2:8: cpus: '0,2,1-3' is not allowed; give each CPU once (CPU 2 is there twice)"},
+      {"[workers]\ncpus = [0, [1]]\n",
+       "h.toml:2:12: cpus: [...] is a list; give CPU numbers such as 0,2 or 4-7, written cpus = [2, 3]"},
+      {"[api]\nsocket = 'on'\n",
+       "h.toml:2:10: socket: 'on' doesn't say where; give the path of a Unix socket, or nothing for the default path"},
+      {"[api]\nsocket = 'false'\n", "h.toml:2:10: socket: 'false' is not allowed; give off, or the path of a Unix socket"},
+      {"[[net]]\nfds = [3, 3]\nsocket = 's'\n",
+       "h.toml:2:7: fds: '3,3' is not allowed; give different descriptors beyond 2, one for each pair, such as 3 or 3:4"},
+      {"[[net]]\ntap = 'loop'\nsocket = 's'\n",
+       "h.toml:2:7: tap: 'loop' is a port of its own, and no interface may have that name here (did you mean loop = true "
+       "instead of tap = \"loop\"?)"},
+      {"[[net]]\nsocket = 's'\n",
+       "h.toml:1:1: a network card needs a port for its frames: tap = \"<interface>\", null = true, loop = true or source = "
+       "true"},
+      {"[[net]]\nloop = true\nsocket = 's'\nqueues = 128\n",
+       "h.toml:4:10: queues: '128' is not allowed; give a number from 1 to 127, or 128 with control = false"},
+      {"[[disk]]\nsocket = 's'\n",
+       "h.toml:1:1: a disk needs path = \"<image>\": a file, a block device, ram:<size> or null:<size>"},
+      {"[[disk]]\npath = 'a'\n",
+       "h.toml:1:1: the disk 'a' needs socket = \"<path>\", the Unix socket where the VMM finds it"},
       {"[net]\nloop = true\n",
        "h.toml:1:1: network cards are written as [[net]], with two brackets, once for each network card"},
       {"[[net]]\nloop = true\n",
-       "h.toml:1:1: the network card 'loop' needs socket=<path>, the Unix socket where the VMM finds it"},
+       "h.toml:1:1: the network card 'loop' needs socket = \"<path>\", the Unix socket where the VMM finds it"},
       {"[[net]]\nloop = true\nsocket = 's'\nbridge = 'br0'\n",
        "h.toml:4:10: bridge: only a tap can be a port of a bridge, and the port of this card is loop"},
       {"[[net]]\nlop = true\n",
        fmt::format("h.toml:2:1: unknown key 'lop' of a network card (did you mean 'loop'?); allowed: {}", kNetKeyNames)},
+      {"stop-deadline = '999us'\n",
+       "h.toml:1:17: stop-deadline: '999us' is not allowed; give at least 1ms: the requests in flight need some time"},
       {"stop-deadline = '5'\n",
        "h.toml:1:17: stop-deadline: '5' is not allowed; give a number with its unit (ns, us, ms or s), such as 5s or 500ms"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(error_of(parse_config(text, "h.toml")), message) << text;
   }
+  const std::string window = error_of(parse_config("[workers]\npoll = '50us'\n", "h.toml"));
+  EXPECT_THAT(window, ::testing::StartsWith("h.toml:2:8: poll: poll policy \"50us\": there is no such policy; "));
+  EXPECT_THAT(window, ::testing::EndsWith(" (did you mean 'fixed=50us'?)"));
   // The parser's own words, so only the place is asserted.
   EXPECT_TRUE(error_of(parse_config("[workers]\ncount = = 2\n", "h.toml")).starts_with("h.toml:2:9: "));
 }
@@ -443,7 +499,7 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
       {"[[disk]]", "socket = 5", R"(socket: 5 is a number; give the path of a Unix socket, written socket = "5")"},
       {"[[disk]]", "path = 7", fmt::format(R"(path: 7 is a number; give {}, written path = "7")", kImage)},
-      {"[[disk]]", "path = true", fmt::format(R"(path: true is true or false; give {}, written path = "true")", kImage)},
+      {"[[disk]]", "path = true", fmt::format(R"(path: true is a boolean; give {}, written path = "true")", kImage)},
       {"[[disk]]", "path = ['a']", fmt::format(R"(path: [...] is a list; give {}, written path = "/srv/vm1.img")", kImage)},
       {"[[disk]]", "path = {a=1}",
        fmt::format(R"(path: {{...}} is a table; give {}, written path = "/srv/vm1.img")", kImage)},
@@ -460,7 +516,7 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
       {"[[disk]]", "mode = 640",
        fmt::format(R"(mode: 640 is not octal; give {}, written mode = 0o640 or mode = "640")", kMode)},
       {"[[disk]]", "mode = true",
-       fmt::format(R"(mode: true is true or false; give {}, written mode = 0o660 or mode = "0660")", kMode)},
+       fmt::format(R"(mode: true is a boolean; give {}, written mode = 0o660 or mode = "0660")", kMode)},
       {"[[net]]", "tap = tap0", fmt::format(R"(tap: tap0 is not in quotes; give {}, written tap = "tap0")", kInterface)},
       {"[[net]]", "source = 'on'",
        R"(source: "on" is a string; give true, false, or the length of a frame from 60 to 9014, written source = true)"},
@@ -472,11 +528,10 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
        "first is even, written mac = \"52:54:00:12:34:56\""},
       {"[[net]]", "loop = on", "loop: on is not a value in TOML; give true or false, written loop = true"},
       {"[workers]", "count = '2'", R"(count: "2" is a string; give a number from 1 to 256, written count = 2)"},
-      {"[workers]", "cpus = true",
-       "cpus: true is true or false; give CPU numbers such as 0,2 or 4-7, written cpus = [2, 3]"},
+      {"[workers]", "cpus = true", "cpus: true is a boolean; give CPU numbers such as 0,2 or 4-7, written cpus = [2, 3]"},
       {"[workers]", "poll = 50",
        R"(poll: 50 is a number; give never, always, or a time such as fixed=50us, written poll = "fixed=50us")"},
-      {"[workers]", "loop = false", R"(loop: false is true or false; give auto, io_uring or epoll, written loop = "auto")"},
+      {"[workers]", "loop = false", R"(loop: false is a boolean; give auto, io_uring or epoll, written loop = "auto")"},
       {"[api]", "socket = 5", R"(socket: 5 is a number; give the path of a Unix socket, or "off", written socket = "5")"},
       {"", "stop-deadline = 5",
        "stop-deadline: 5 is a number; give a number with its unit (ns, us, ms or s), such as 5s or 500ms, written "
@@ -534,18 +589,20 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
 TEST(Toml, NoApiIsAdvisedAsTheWordThatMeansIt) {
   constexpr std::string_view kAllowed = R"(give the path of a Unix socket, or "off", written )";
   const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
-      {"false", "false is true or false", "off"},
+      {"false", "false is a boolean", "off"},
       {"no", "no is not in quotes", "off"},
       {"off", "off is not in quotes", "off"},
-      {"true", "true is true or false", "/run/ringway.sock"},
-      {"on", "on is not in quotes", "/run/ringway.sock"},
+      {"true", "true doesn't say where", "/run/ringway.sock"},
+      {"on", "on doesn't say where", "/run/ringway.sock"},
       {"['/run/a.sock']", "[...] is a list", "/run/ringway.sock"},
       {"{path='/run/a.sock'}", "{...} is a table", "/run/ringway.sock"},
   };
   for (const auto& [given, what, advised] : cases) {
     const std::string line = fmt::format("socket = \"{}\"", advised);
+    const bool is_on = what.ends_with("where");
     EXPECT_THAT(error_of(parse_config(fmt::format("[api]\nsocket = {}\n", given), "h.toml")),
-                ::testing::EndsWith(fmt::format(": socket: {}; {}{}", what, kAllowed, line)));
+                ::testing::EndsWith(fmt::format(": socket: {}; {}{}{}", what, kAllowed, line,
+                                                is_on ? ", or leave the key out for the default path" : "")));
     const Result<ServeConfig> config = parse_config(fmt::format("[api]\n{}\n", line), "h.toml");
     ASSERT_TRUE(config) << config.error().message;
     EXPECT_EQ(config->api_socket, advised);
@@ -619,6 +676,48 @@ TEST(Workers, OneForEachCpuUnlessTheirNumberIsGiven) {
             "257 CPUs would have a worker each, and 256 workers are the most: name fewer");
 }
 
+// The parser takes a key apart by recursion.
+TEST(Toml, AKeyWithoutEndIsRefused) {
+  const auto repeated = [](std::string_view part, std::size_t count) {
+    std::string text;
+    for (std::size_t i = 0; i < count; ++i) {
+      text += part;
+    }
+    return text;
+  };
+  constexpr std::size_t kMany = 1'000'000;
+  const std::string refusal = ": a key of more than 16 parts; no key has so many dots";
+  for (const auto& [before, part, after] : {std::tuple{"", "a.", "a = 1\n"},
+                                            {"[", "a.", "a]\n"},
+                                            {"[[", "a . ", "a]]\n"},
+                                            {"", "'a'.", "a = 1\n"},
+                                            {"", "\"a\\\"\".", "a = 1\n"},
+                                            {"b = [{", "a.", "a = 1}]\n"},
+                                            {"b = {c = '', ", "a.", "a = 1}\n"},
+                                            {"b = {c = \"\"\"x\"\"\"\"\", ", "a.", "a = 1}\n"}}) {
+    const std::string text = fmt::format("# ...................\n\n{}{}{}", before, repeated(part, kMany), after);
+    EXPECT_EQ(error_of(parse_config(text, "h.toml")), "h.toml:3" + refusal) << before << part << after;
+  }
+  // As many as may be, and what looks like one and isn't.
+  EXPECT_THAT(error_of(parse_config(repeated("a.", 15) + "a = 1\n", "h.toml")), ::testing::HasSubstr("unknown key 'a'"));
+  const std::string dots(1000, '.');
+  const std::vector<std::string> harmless = {"# " + dots + "\n", "[workers] # " + dots + "\n",
+                                             "[[disk]]\npath = '" + dots + "'\nsocket = \"\\\"" + dots + "\"\n",
+                                             "[[disk]]\npath = '''\n'" + dots + "'''\nsocket = 's'\n",
+                                             "[[disk]]\npath = \"\"\"a\\\"\"\"" + dots + "\"\"\"\"\"\nsocket = 's'\n"};
+  for (const std::string& text : harmless) {
+    EXPECT_EQ(error_of(parse_config(text, "h.toml")), "(no error)") << text;
+  }
+}
+
+TEST(Toml, AFileThatIsNoConfigurationIsRefusedByItsSize) {
+  const TestDirectory directory;
+  const std::string path = directory.image("disk.img", (1 << 20) + 1);
+  EXPECT_EQ(error_of(load_config(path)), fmt::format("'{}' is larger than 1 MiB: that is no configuration file", path));
+  std::ofstream(directory.file("large.toml")) << std::string((1 << 20) - 1, '#') << '\n';
+  EXPECT_EQ(error_of(load_config(directory.file("large.toml"))), "(no error)");
+}
+
 TEST(Toml, AMissingFileIsNamed) {
   EXPECT_EQ(error_of(load_config("/nonexistent/host.toml")),
             "can't open the configuration file '/nonexistent/host.toml': No such file or directory");
@@ -627,6 +726,10 @@ TEST(Toml, AMissingFileIsNamed) {
 TEST(Words, Cpus) {
   EXPECT_EQ(*parse_cpus("0"), (std::vector<int>{0}));
   EXPECT_EQ(*parse_cpus("3,1,4-6"), (std::vector<int>{3, 1, 4, 5, 6}));
+  for (const auto& [twice, cpu] : {std::pair{"0,0", 0}, {"0-3,2", 2}, {"5,4-5", 5}, {"4095,4095", 4095}}) {
+    EXPECT_EQ(error_of(parse_cpus(twice)),
+              fmt::format("'{}' is not allowed; give each CPU once (CPU {} is there twice)", twice, cpu));
+  }
   for (const char* bad : {"", ",", "1,", "-1", "2-1", "1-", "x", "0-99999", "1 2"}) {
     EXPECT_EQ(error_of(parse_cpus(bad)), fmt::format("'{}' is not allowed; give CPU numbers such as 0,2 or 4-7", bad));
   }
@@ -641,6 +744,24 @@ TEST(Words, Durations) {
   for (const char* bad : {"", "5", "s", "-5s", "5 s", "1.5s", "99999999999999s", "5m"}) {
     EXPECT_EQ(error_of(parse_duration(bad)),
               fmt::format("'{}' is not allowed; give a number with its unit (ns, us, ms or s), such as 5s or 500ms", bad));
+  }
+}
+
+TEST(Words, StopDeadlines) {
+  EXPECT_EQ(*parse_stop_deadline("1ms"), Duration::milliseconds(1));
+  for (const char* bad : {"0s", "0ms", "999us", "999999ns"}) {
+    EXPECT_EQ(error_of(parse_stop_deadline(bad)),
+              fmt::format("'{}' is not allowed; give at least 1ms: the requests in flight need some time", bad));
+  }
+}
+
+TEST(Words, AWindowAloneIsNoPollPolicy) {
+  EXPECT_EQ(*parse_poll("fixed=20us"), "fixed=20us");
+  for (const auto& [given, meant] : {std::pair{"50us", "fixed=50us"}, {"50", "fixed=50us"}, {"1ms", "fixed=1ms"}}) {
+    EXPECT_THAT(error_of(parse_poll(given)), ::testing::EndsWith(fmt::format(" (did you mean '{}'?)", meant)));
+  }
+  for (const char* other : {"sometimes", "", "-1us", "5m", "fixed=", "2s"}) {
+    EXPECT_THAT(error_of(parse_poll(other)), ::testing::Not(::testing::HasSubstr("did you mean"))) << other;
   }
 }
 

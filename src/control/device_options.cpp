@@ -1,5 +1,7 @@
 #include "control/device_options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -15,6 +17,24 @@ bool is_name_character(char c) {
 
 const char* to_string(DeviceKind kind) noexcept {
   return kind == DeviceKind::disk ? "disk" : "net";
+}
+
+std::string written(Notation notation, std::string_view key, std::string_view value) {
+  switch (notation) {
+    case Notation::option:
+      return value.empty() ? std::string(key) : fmt::format("{}={}", key, value);
+    case Notation::toml:
+      return value.empty() ? fmt::format("{} = true", key) : fmt::format("{} = \"{}\"", key, value);
+    case Notation::json:
+      return value.empty() ? fmt::format("\"{}\": true", key) : fmt::format("\"{}\": \"{}\"", key, value);
+  }
+  return std::string(key);
+}
+
+std::string written_off(Notation notation, std::string_view key) {
+  return notation == Notation::option ? fmt::format("{}=off", key)
+         : notation == Notation::toml ? fmt::format("{} = false", key)
+                                      : fmt::format("\"{}\": false", key);
 }
 
 bool is_device_name(std::string_view name) noexcept {

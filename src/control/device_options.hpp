@@ -11,6 +11,13 @@ namespace ringway {
 enum class DeviceKind : std::uint8_t { disk, net };
 [[nodiscard]] const char* to_string(DeviceKind kind) noexcept;
 
+// Where options are written, so that an error shows them as they are written there.
+enum class Notation : std::uint8_t { option, toml, json };
+// `key` with `value`: socket=<path>, socket = "<path>", "socket": "<path>"; without a value, the switch that is on: null,
+// null = true, "null": true.
+[[nodiscard]] std::string written(Notation notation, std::string_view key, std::string_view value = "");
+[[nodiscard]] std::string written_off(Notation notation, std::string_view key);
+
 struct DeviceOptions {
   std::string socket;         // of the vhost-user front-end
   std::string name;           // in logs, reports and the API; empty: from what is served, made unique by the host

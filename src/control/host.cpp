@@ -434,9 +434,12 @@ std::string Host::Daemon::unique_name(const std::string& wanted) const {
 std::vector<ServedDevice::Holding> Host::Daemon::held_by_others(const ServedDevice& asking) const {
   std::vector<ServedDevice::Holding> held;
   for (const auto& [name, device] : devices_) {
-    std::string what = device->served->holds();
-    if (device->served.get() != &asking && device->served->kind() == asking.kind() && !what.empty()) {
-      held.push_back({device->served->label(), std::move(what), device->served->holds_exclusively()});
+    const ServedDevice& served = *device->served;
+    if (&served == &asking || served.device() == nullptr) {
+      continue;
+    }
+    if (const std::optional<ImageId> image = served.image()) {
+      held.push_back({served.label(), *image, served.holds_exclusively()});
     }
   }
   return held;
@@ -617,8 +620,9 @@ void Host::Daemon::on_opened(const std::string& name, Result<> opened,
     done(name);
     return;
   }
-  HostError error = ending_ ? refuse(HostRefusal::ending, "the daemon is ending")
-                            : refuse(HostRefusal::not_possible, made.error().message);
+  HostError error =
+      ending_ ? refuse(HostRefusal::ending, "the daemon is ending")
+              : refuse(made.error().code == EBUSY ? HostRefusal::conflict : HostRefusal::not_possible, made.error().message);
   if (device.served->device() != nullptr) {
     device.removers.emplace_back([done = std::move(done), error = std::move(error)](const HostResult<>& /*gone*/) mutable {
       done(std::unexpected(std::move(error)));

@@ -81,7 +81,7 @@ struct NetStats {
 // How a request to the host failed, for who has to tell a client's fault from the environment's (the API's status codes).
 enum class HostRefusal : std::uint8_t {
   not_found,     // no device of that name
-  conflict,      // the name, the socket or the interface is taken, or the device is being opened or removed
+  conflict,      // the name, the socket, the image or the interface is taken, or the device is being opened or removed
   not_possible,  // the environment said no: the text says what and why
   ending,        // quit() was called
   pending,       // not refused: it goes on, but takes longer than the stop deadline

@@ -112,9 +112,33 @@ TEST(Host, AnImageIsNotServedTwiceForWriting) {
   std::filesystem::create_symlink(image, directory.file("link.img"));
   const HostResult<std::string> link = host.add(test_disk(directory.file("link.img"), directory.file("b.sock"), "b"));
   ASSERT_FALSE(link);
+  EXPECT_EQ(link.error().refusal, HostRefusal::conflict);
   EXPECT_THAT(link.error().message, ::testing::EndsWith("belongs to disk 'a' already: remove that first, or give both ro"));
   // The name is free again.
   EXPECT_TRUE(host.add(test_disk("null:1M", directory.file("b.sock"), "b")));
+}
+
+// What is served is the file, wherever it is by now, and not whatever has its old name.
+TEST(Host, AnImageIsKnownByItsFileAndNotByItsPath) {
+  const TestDirectory directory;
+  const std::string image = directory.image("a.img", 1 << 20);
+  TestHost host({}, {test_disk(image, directory.file("a.sock"), "a")});
+  ASSERT_TRUE(host.started()) << host.started().error().message;
+  const std::string moved = directory.file("moved.img");
+  std::filesystem::rename(image, moved);
+  const HostResult<std::string> same = host.add(test_disk(moved, directory.file("b.sock"), "b"));
+  ASSERT_FALSE(same);
+  EXPECT_EQ(same.error().refusal, HostRefusal::conflict);
+  EXPECT_EQ(same.error().message,
+            "disk 'b': '" + moved + "' belongs to disk 'a' already: remove that first, or give both ro");
+  const HostResult<std::string> other =
+      host.add(test_disk(directory.image("a.img", 2 << 20), directory.file("b.sock"), "b"));
+  ASSERT_TRUE(other) << other.error().message;
+  EXPECT_EQ(host.call([](Host& h) { return h.disk("b")->store.capacity_bytes; }), 2U << 20U);
+  // Of this one it is known too by now.
+  const HostResult<std::string> third = host.add(test_disk(image, directory.file("c.sock"), "c"));
+  ASSERT_FALSE(third);
+  EXPECT_THAT(third.error().message, HasSubstr("belongs to disk 'b' already"));
 }
 
 TEST(Host, RemovalHangsUpOnTheFrontEnd) {

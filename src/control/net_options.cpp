@@ -36,7 +36,15 @@ std::uint32_t NetOptions::pairs() const {
   return fds.empty() ? 1 : static_cast<std::uint32_t>(fds.size());
 }
 
-Result<> check_port(const NetOptions& net) {
+Result<> check_port(const NetOptions& net, Notation notation) {
+  for (const std::string_view other : {"null", "loop", "source"}) {
+    if (net.tap == other) {
+      return fail(
+          fmt::format("tap: '{0}' is a port of its own, and no interface may have that name here (did you mean "
+                      "{1} instead of {2}?)",
+                      other, written(notation, other), written(notation, "tap", other)));
+    }
+  }
   std::vector<std::string_view> given;
   for (const auto& [name, is_given] : {std::pair{"tap", !net.tap.empty()},
                                        {"fds", !net.fds.empty()},
@@ -48,7 +56,9 @@ Result<> check_port(const NetOptions& net) {
     }
   }
   if (given.empty()) {
-    return fail("a network card needs a port for its frames: tap=<interface>, null, loop or source");
+    return fail(fmt::format("a network card needs a port for its frames: {}, {}, {} or {}",
+                            written(notation, "tap", "<interface>"), written(notation, "null"), written(notation, "loop"),
+                            written(notation, "source")));
   }
   if (given.size() > 1) {
     return fail(fmt::format("a network card has one port for its frames, and {} are given; leave all but one out",
@@ -62,8 +72,8 @@ Result<> check_port(const NetOptions& net) {
                             net.fds.size()));
   }
   if (net.control && net.queues > limits::kNetPairsMax) {
-    return fail(fmt::format("queues: '{}' is not allowed; give a number from 1 to {}, or {} with control=off", net.queues,
-                            limits::kNetPairsMax, limits::kNetPairsWithoutControlMax));
+    return fail(fmt::format("queues: '{}' is not allowed; give a number from 1 to {}, or {} with {}", net.queues,
+                            limits::kNetPairsMax, limits::kNetPairsWithoutControlMax, written_off(notation, "control")));
   }
   return {};
 }

@@ -41,8 +41,8 @@ struct NetOptions : DeviceOptions {
 };
 
 // Errors: no port or more than one, what a port of another kind has, more pairs than a device without control queue may
-// have, or other than there are descriptors.
-[[nodiscard]] Result<> check_port(const NetOptions& net);
+// have, or other than there are descriptors; an interface whose name is that of another port.
+[[nodiscard]] Result<> check_port(const NetOptions& net, Notation notation = Notation::option);
 
 // The port for people: "tap tap0", "tap of descriptors 3:4", "null", "loop", "source of 60 bytes".
 [[nodiscard]] std::string port_text(const NetOptions& net);

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/blk/image_file.hpp"
 #include "base/result.hpp"
 #include "control/device_options.hpp"
 #include "device/ring_device.hpp"
@@ -18,10 +20,10 @@ namespace ringway {
 
 class ServedDevice {
  public:
-  // What a device of this process has taken, for who can't have it therefore.
+  // An image that a device of this process has open, for who can't have it therefore.
   struct Holding {
     std::string device;  // its label()
-    std::string what;    // its holds()
+    ImageId image;
     bool exclusively = false;
   };
   struct Surroundings {
@@ -46,15 +48,18 @@ class ServedDevice {
   virtual void set_name(std::string name) = 0;
   // What it serves from, for people: the image's path, "tap tap0".
   [[nodiscard]] virtual std::string origin() const = 0;
-  // The image or interface that others may ask for in vain while this device has it; empty: none.
+  // By its name, the image or interface that others may ask for in vain while this device has it; empty: none. Of an image
+  // that is open image() tells, since its name may be another file's by then.
   [[nodiscard]] virtual std::string holds() const = 0;
+  // The image that it has open. REQUIRES: a device, for open() may be running before.
+  [[nodiscard]] virtual std::optional<ImageId> image() const = 0;
   // Whether no other device can have that.
   [[nodiscard]] virtual bool holds_exclusively() const = 0;
   // What it takes of the workers: request queues, pairs.
   [[nodiscard]] virtual std::uint32_t queues() const = 0;
 
   // Opens the image or port, which may take for ever. On any thread, while nobody else calls anything that isn't const.
-  // Errors: what the environment says. `held` is what other devices have.
+  // Errors: what the environment says; with code EBUSY, that somebody else has it. `held` is what other devices have.
   [[nodiscard]] virtual Result<> open(bool workers_have_uring, const std::vector<Holding>& held) = 0;
   // REQUIRES: open() has succeeded. Errors name the device.
   [[nodiscard]] virtual Result<> create_device(const Surroundings& surroundings) = 0;

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
+#include <cerrno>
 #include <utility>
 
 #include "control/report.hpp"
@@ -13,14 +12,12 @@ namespace ringway {
 
 Result<> ServedDisk::open(bool workers_have_uring, const std::vector<Holding>& held) {
   // Its lock would say so too, but not which disk it is: to the lock that is "this process itself". By any name of the file.
-  const auto holder = std::ranges::find_if(held, [&](const Holding& image) {
-    std::error_code ignored;
-    return (image.exclusively || holds_exclusively()) && !holds().empty() &&
-           std::filesystem::equivalent(image.what, options_.path, ignored);
-  });
+  const std::optional<ImageId> wanted = is_file_image(options_.path) ? image_id_at(options_.path) : std::nullopt;
+  const auto holder = std::ranges::find_if(
+      held, [&](const Holding& holding) { return (holding.exclusively || holds_exclusively()) && holding.image == wanted; });
   if (holder != held.end()) {
-    return fail(
-        fmt::format("'{}' belongs to {} already: remove that first, or give both ro", options_.path, holder->device));
+    return std::unexpected(Error{EBUSY, fmt::format("'{}' belongs to {} already: remove that first, or give both ro",
+                                                    options_.path, holder->device)});
   }
   BlkStoreOptions options;
   options.path = options_.path;

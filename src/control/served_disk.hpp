@@ -20,7 +20,10 @@ class ServedDisk final : public ServedDevice {
   [[nodiscard]] std::string default_name() const override { return default_disk_name(options_.path); }
   void set_name(std::string name) override { options_.name = std::move(name); }
   [[nodiscard]] std::string origin() const override { return options_.path; }
-  [[nodiscard]] std::string holds() const override { return is_file_image(options_.path) ? options_.path : ""; }
+  [[nodiscard]] std::string holds() const override {
+    return device_ == nullptr && is_file_image(options_.path) ? options_.path : "";
+  }
+  [[nodiscard]] std::optional<ImageId> image() const override { return choice_.image; }
   [[nodiscard]] bool holds_exclusively() const override { return !options_.read_only; }
   [[nodiscard]] std::uint32_t queues() const override { return options_.queues; }
   [[nodiscard]] Result<> open(bool workers_have_uring, const std::vector<Holding>& held) override;

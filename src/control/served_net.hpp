@@ -21,6 +21,7 @@ class ServedNet final : public ServedDevice {
   void set_name(std::string name) override { options_.name = std::move(name); }
   [[nodiscard]] std::string origin() const override { return port_text(options_); }
   [[nodiscard]] std::string holds() const override { return options_.tap; }
+  [[nodiscard]] std::optional<ImageId> image() const override { return {}; }
   // The kernel would deal an interface's frames to the queues of both.
   [[nodiscard]] bool holds_exclusively() const override { return true; }
   [[nodiscard]] std::uint32_t queues() const override { return options_.pairs(); }

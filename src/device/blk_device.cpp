@@ -207,7 +207,7 @@ void BlkDevice::adopt(const BlkStoreInfo& info) {
 // ---------------------------------------------------------------- session messages
 
 Result<> BlkDevice::set_features(std::uint64_t acked) {
-  RW_TRY(check_features(acked));
+  require_offered(acked);
   acked_ = acked;
   set_limits([](Result<>) {});
   return {};

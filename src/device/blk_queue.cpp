@@ -22,6 +22,7 @@ Result<> BlkQueue::start(WorkerContext& context, BlkChannel& channel, vhost_user
                          std::shared_ptr<const RegionMap> map, std::shared_ptr<DirtyLog> log) {
   RW_TRY(begin(context, std::move(start), std::move(map), std::move(log)));
   channel_ = &channel;
+  in_turn_ = {};  // of its former life, which ended before its turn did
   return {};
 }
 

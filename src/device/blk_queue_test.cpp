@@ -41,7 +41,15 @@ class Ring {
     descriptors_ = guest_.take(areas.descriptor);
     avail_ = guest_.take(areas.driver);
     used_ = guest_.take(areas.device);
+    start(channel);
+  }
+  ~Ring() { detach(); }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  void start(BlkChannel& channel, std::uint32_t base = 0) {
     vhost_user::RingStart start;
+    start.base = base;
     start.size = kRingSize;
     start.addresses = {
         .descriptor_area = Guest::user(descriptors_), .driver_area = Guest::user(avail_), .device_area = Guest::user(used_)};
@@ -50,13 +58,11 @@ class Ring {
     start.inband_call = is_inband_;
     start.enabled = true;
     queue_.set_limits({.capacity_bytes = kDiskBytes, .block_bytes = spec::kSectorBytes});
-    RW_CHECK(queue_.start(context, channel, std::move(start), guest_.map(), nullptr).has_value());
+    RW_CHECK(queue_.start(context_, channel, std::move(start), guest_.map(), nullptr).has_value());
   }
-  ~Ring() {
+  void detach() {
     queue_.detach([](const Result<>& /*never fails*/) {});
   }
-  Ring(const Ring&) = delete;
-  Ring& operator=(const Ring&) = delete;
 
   // An indirect table that reads `entries - 2` times as many bytes into one buffer.
   [[nodiscard]] GuestAddress read_table(std::uint32_t entries, std::uint32_t bytes = spec::kSectorBytes) {
@@ -161,6 +167,7 @@ class Disk : private Share, public Ring {
        std::unique_ptr<BlkStore> its_store = make_null_store({.capacity_bytes = kDiskBytes}))
       : Share(worker, std::move(its_store)), Ring(worker, *channel, slots, memory_bytes) {}
   using Ring::counters;
+  void start_again(std::uint32_t base) { start(*channel, base); }
 };
 
 // A slow disk: it holds what it is given, and completes the oldest ones when the test says so.
@@ -203,6 +210,20 @@ TEST_F(BlkQueueTurn, RequestsThatEndInTheirTurnTookAsLongAsIt) {
   EXPECT_EQ(disk.read_latency().mean(), Duration::microseconds(5));
   context_.end_turn(Duration::microseconds(7));
   EXPECT_EQ(disk.read_latency().count(), 3U);
+}
+
+TEST_F(BlkQueueTurn, WhatEndedInTheTurnThatAStopCameInIsNotTimedByALaterTurn) {
+  Disk disk(context_, 1U << 20U);
+  disk.submit(disk.read_table(3), 3, 5);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  disk.detach();
+  context_.end_turn(Duration::microseconds(5));
+  EXPECT_EQ(disk.read_latency().count(), 0U);
+  disk.start_again(5);
+  disk.submit(disk.read_table(3), 3, 1);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  context_.end_turn(Duration::microseconds(900));
+  EXPECT_EQ(disk.read_latency().count(), 1U);
 }
 
 TEST_F(BlkQueueTurn, TakesSoManyOrdinaryRequests) {

@@ -178,7 +178,7 @@ void NetDevice::set_link(bool up) {
 // ---------------------------------------------------------------- what the driver says
 
 Result<> NetDevice::set_features(std::uint64_t acked) {
-  RW_TRY(check_features(acked));
+  require_offered(acked);
   const bool runs = (has_control() && control_queue_->running()) || std::ranges::any_of(pairs_, [](const auto& pair) {
                       return pair->receive->running() || pair->transmit->running();
                     });

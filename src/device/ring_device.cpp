@@ -124,13 +124,6 @@ void RingDevice::on_each_queue(std::move_only_function<void(RingQueue&, vhost_us
   }
 }
 
-Result<> RingDevice::check_features(std::uint64_t acked) const {
-  if (const std::uint64_t illegal = acked & ~features(); illegal != 0) {
-    return fail(fmt::format("feature bits {:#x} were acknowledged, which '{}' doesn't offer", illegal, name()));
-  }
-  return {};
-}
-
 Result<> RingDevice::check_config_part(std::size_t whole_bytes, std::uint32_t offset, std::size_t part_bytes) {
   if (offset > whole_bytes || part_bytes > whole_bytes - offset) {
     return fail(

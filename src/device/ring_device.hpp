@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.hpp"
 #include "device/ring_queue.hpp"
 #include "device/worker_context.hpp"
 #include "loop/executor.hpp"
@@ -58,8 +59,8 @@ class RingDevice : public vhost_user::Device {
   void swap_rings(std::uint32_t one, std::uint32_t other);
 
   // --- what the subclass's messages come to ---
-  // Errors: a bit that the device doesn't offer.
-  [[nodiscard]] Result<> check_features(std::uint64_t acked) const;
+  // Of what the session acknowledges: it has refused, or masked, what the device doesn't offer (vhost_user::Device).
+  void require_offered(std::uint64_t acked) const { RW_CHECK((acked & ~features()) == 0); }
   // Of a configuration space of so many bytes. Errors: some of the part lie outside.
   [[nodiscard]] static Result<> check_config_part(std::size_t whole_bytes, std::uint32_t offset, std::size_t part_bytes);
   // get_config() of a structure of spec.hpp.

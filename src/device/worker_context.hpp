@@ -18,8 +18,10 @@ namespace ringway {
 
 struct WorkerContext;
 
-// A virtqueue in the hands of a worker. The worker calls in this order in one turn: pump() of each active queue, settle() of
-// each queue that published in the turn before, then publish() of each queue with finished requests.
+// A virtqueue in the hands of a worker, which calls in this order in one turn: pump() of each active queue, settle() of each
+// queue that published since the last settle(), publish() of each queue with finished requests; and then, if it is about to
+// sleep, settle() of those, and arm() of each active queue. turn_ended() comes last, of a turn that did something. Between
+// two turns, from the loop: look(), and what the queue itself watches (its kicks, completions of its store).
 class Queue {
  public:
   enum class Pumped : std::uint8_t {
@@ -30,19 +32,20 @@ class Queue {
     inactive,  // not to be pumped any more (stopping, disabled, broken)
   };
   virtual Pumped pump(WorkerContext& context) noexcept = 0;
-  // Publishes finished requests and notifies the driver if it has asked for that already.
+  // Publishes finished requests and notifies the driver if it has asked for that already. A queue that stops does it itself.
   virtual void publish() noexcept = 0;
-  // A full fence after that publish(): notifies the driver if it asked at the same moment.
+  // A full fence after that publish(): notifies the driver if it asked at the same moment. As with publish().
   virtual void settle() noexcept = 0;
-  // Asks for kicks and looks again: true if there is work already (the queue stays active).
+  // Asks for kicks and looks again: true if there is work already. Then the worker calls suppress(), and the queue stays
+  // active; else it is idle from here on.
   [[nodiscard]] virtual bool arm() noexcept = 0;
-  // Takes kicks back while the queue is polled. Called when an idle queue becomes active.
+  // Takes kicks back while the queue is polled. Called by the worker behind arm(), and by an idle queue that was kicked.
   virtual void suppress() noexcept = 0;
   // The safety look of about once a second, on queues that are armed and idle. True if a kick was lost: the queue has been
   // unserved for two looks (after one the kick may still be on its way).
   [[nodiscard]] virtual bool look() noexcept = 0;
 
-  // At the end of a turn in which note_timed() was called for it.
+  // At the end of a turn in which note_timed() was called for it, unless it was forgotten since.
   virtual void turn_ended(Duration /*length*/) noexcept {}
 
   // The driver gave no kick descriptor and asks to be polled instead. Asked of the queues in WorkerContext::polled.
@@ -75,14 +78,16 @@ struct WorkerContext {
   std::unique_ptr<NetScratch> net;  // from the first network card on
   StuckWriteGuard stuck_write;
 
-  // The worker walks these by index; forget() leaves a null behind in the first three, which the walk skips and drops.
+  // A queue may be forgotten while one of these is walked: forget() leaves a null in its place, which the walk skips and
+  // drops. `active` may grow meanwhile, too.
   std::vector<Queue*> active;     // pumped every turn
   std::vector<Queue*> finished;   // with used elements to publish
-  std::vector<Queue*> unsettled;  // published in the last turn; their drivers may have asked for a call meanwhile
-  std::vector<Queue*> running;    // every started ring, for the safety look
-  std::vector<Queue*> polled;     // those that were given no kick descriptor: few, as each sleep asks all of them
+  std::vector<Queue*> unsettled;  // published since the last settle_published(); their drivers may have asked for a call
   std::vector<Queue*> timed;      // with requests that have begun and ended in this turn, so that only its end tells how
                                   // long they took
+  // And from these, which nothing walks that could forget one, it is taken out.
+  std::vector<Queue*> running;         // every started ring, for the safety look
+  std::vector<Queue*> polled;          // those that were given no kick descriptor: few, as each sleep asks all of them
   std::vector<BlkSlotShare*> starved;  // of devices with queues that wait for a slot
 
   // Makes a queue part of the turns. Idempotent.
@@ -144,7 +149,8 @@ struct WorkerContext {
       settle_each();
     }
   }
-  // Forgets a queue that has been stopped.
+  // Forgets a queue that has been stopped. What it had for turn_ended() is lost with its place there; it forgets that itself
+  // before it begins again.
   void forget(Queue& queue);
 
  private:

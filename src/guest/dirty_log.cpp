@@ -37,7 +37,7 @@ void set_bits(std::byte* at, std::uint64_t first, std::uint64_t last) noexcept {
 Result<std::shared_ptr<DirtyLog>> DirtyLog::create(int fd, std::uint64_t bytes, std::uint64_t offset,
                                                    std::shared_ptr<ForeignHoldings> holdings) {
   RW_TRY_ASSIGN(std::shared_ptr<Mapping> mapping,
-                Mapping::create(fd, GuestAddress{0}, UserAddress{0}, bytes, offset, std::move(holdings)));
+                Mapping::create_for(Mapping::Purpose::dirty_log, fd, bytes, offset, std::move(holdings)));
   std::shared_ptr<DirtyLog> log(new DirtyLog);
   // No guest has more pages than 64-bit addresses have, however long the bitmap is.
   constexpr std::uint64_t kPagesMax = std::numeric_limits<std::uint64_t>::max() / kPageBytes + 1;

@@ -63,17 +63,38 @@ bool fits(std::uint64_t begin, std::uint64_t bytes) {
   return bytes - 1 <= std::numeric_limits<std::uint64_t>::max() - begin;
 }
 
-std::string describe(GuestAddress guest, std::uint64_t bytes) {
-  return fmt::format("guest memory region at {:#x} of {} bytes", guest.value, bytes);
+const char* name_of(Mapping::Purpose purpose) {
+  switch (purpose) {
+    case Mapping::Purpose::guest_memory:
+      return "guest memory";
+    case Mapping::Purpose::dirty_log:
+      return "the dirty log";
+    case Mapping::Purpose::inflight_region:
+      return "the in-flight region";
+  }
+  return "?";
 }
 
-Result<> check_range(GuestAddress guest, UserAddress user, std::uint64_t bytes) {
-  if (bytes == 0) {
-    return fail(fmt::format("{} is empty", describe(guest, bytes)));
+// Without an article.
+std::string describe(Mapping::Purpose purpose, const Mapping::Identity& region) {
+  switch (purpose) {
+    case Mapping::Purpose::guest_memory:
+      return fmt::format("guest memory region at {:#x} of {} bytes", region.guest.value, region.bytes);
+    case Mapping::Purpose::dirty_log:
+      return fmt::format("dirty log of {} bytes", region.bytes);
+    case Mapping::Purpose::inflight_region:
+      return fmt::format("in-flight region of {} bytes", region.bytes);
   }
-  if (!fits(guest.value, bytes) || !fits(user.value, bytes)) {
-    return fail(
-        fmt::format("{} wraps around the address space (front-end address {:#x})", describe(guest, bytes), user.value));
+  return "?";
+}
+
+Result<> check_range(Mapping::Purpose purpose, const Mapping::Identity& region) {
+  if (region.bytes == 0) {
+    return fail(fmt::format("{} is empty", describe(purpose, region)));
+  }
+  if (!fits(region.guest.value, region.bytes) || !fits(region.user.value, region.bytes)) {
+    return fail(fmt::format("{} wraps around the address space (front-end address {:#x})", describe(purpose, region),
+                            region.user.value));
   }
   return {};
 }
@@ -94,71 +115,74 @@ std::string type_of_mount(std::uint64_t mount) {
 }
 
 // Refuses files whose page faults could wait for somebody. Asks the kernel only, never the file system.
-Result<> check_file_system(int fd) {
+Result<> check_file_system(Mapping::Purpose purpose, int fd) {
   if (::fcntl(fd, F_GET_SEALS) >= 0) {
     return {};
   }
   if (errno != EINVAL) {
-    return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
+    return fail_errno(errno, fmt::format("cannot look at the file of {}, descriptor {}", name_of(purpose), fd));
   }
   // What the kernel knows, without asking a server. Not from fdinfo: to describe a descriptor there the kernel takes locks
   // that its owner may keep (epoll), and lists every record lock on the file.
   struct statx known{};
   if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_MNT_ID, &known) != 0) {
-    return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
+    return fail_errno(errno, fmt::format("cannot look at the file of {}, descriptor {}", name_of(purpose), fd));
   }
   if (!S_ISREG(known.stx_mode)) {
-    return fail("guest memory is not on a regular file; use shared memory, a memfd or hugetlbfs");
+    return fail(fmt::format("{} is not on a regular file; use shared memory, a memfd or hugetlbfs", name_of(purpose)));
   }
   if ((known.stx_mask & STATX_MNT_ID) == 0) {
     return fail(
-        "guest memory is not shared memory, and this kernel (before Linux 5.8) doesn't tell which file system it is on; "
-        "use shared memory, a memfd or hugetlbfs");
+        fmt::format("{} is not shared memory, and this kernel (before Linux 5.8) doesn't tell which file system it is on; "
+                    "use shared memory, a memfd or hugetlbfs",
+                    name_of(purpose)));
   }
   const std::string type = type_of_mount(known.stx_mnt_id);
   if (type.empty()) {
     return fail(
-        "guest memory is neither shared memory nor a file on a file system that is mounted here; "
-        "use shared memory, a memfd or hugetlbfs");
+        fmt::format("{} is neither shared memory nor a file on a file system that is mounted here; "
+                    "use shared memory, a memfd or hugetlbfs",
+                    name_of(purpose)));
   }
   for (const std::string_view remote : kRemoteTypes) {
     if (type.starts_with(remote)) {
       return fail(
-          fmt::format("guest memory is on a file system of type {}, which could stall us; "
+          fmt::format("{} is on a file system of type {}, which could stall us; "
                       "use shared memory, a memfd or hugetlbfs",
-                      type));
+                      name_of(purpose), type));
     }
   }
   return {};
 }
 
-Result<struct stat> stat_of(int fd) {
-  RW_TRY(check_file_system(fd));
+Result<struct stat> stat_of(Mapping::Purpose purpose, int fd) {
+  RW_TRY(check_file_system(purpose, fd));
   struct stat status{};
   if (::fstat(fd, &status) != 0) {
-    return fail_errno(errno, fmt::format("cannot look at the file of guest memory, descriptor {}", fd));
+    return fail_errno(errno, fmt::format("cannot look at the file of {}, descriptor {}", name_of(purpose), fd));
   }
   return status;
 }
 
-// Checks that `fd` has `bytes` at `file_offset`.
-Result<> check_file(const struct stat& status, GuestAddress guest, std::uint64_t bytes, std::uint64_t file_offset) {
+// Checks that the file has all of `region`.
+Result<> check_file(const struct stat& status, Mapping::Purpose purpose, const Mapping::Identity& region) {
   if (!S_ISREG(status.st_mode)) {
-    return fail(fmt::format("{} is not on a regular file; use shared memory, a memfd or hugetlbfs", describe(guest, bytes)));
+    return fail(
+        fmt::format("{} is not on a regular file; use shared memory, a memfd or hugetlbfs", describe(purpose, region)));
   }
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
-  if (file_offset > file_bytes || bytes > file_bytes - file_offset) {
-    return fail(fmt::format("{} starts at offset {} of a file that has only {} bytes", describe(guest, bytes), file_offset,
-                            file_bytes));
+  if (region.file_offset > file_bytes || region.bytes > file_bytes - region.file_offset) {
+    return fail(fmt::format("{} starts at offset {} of a file that has only {} bytes", describe(purpose, region),
+                            region.file_offset, file_bytes));
   }
   return {};
 }
 
 // The page size that mmap wants for the file.
-Result<std::size_t> page_bytes_of(int fd, GuestAddress guest, std::uint64_t bytes) {
+Result<std::size_t> page_bytes_of(int fd, Mapping::Purpose purpose, const Mapping::Identity& region) {
   struct statfs file_system{};
   if (::fstatfs(fd, &file_system) != 0) {
-    return fail_errno(errno, fmt::format("cannot look at the file system of the {}", describe(guest, bytes)));
+    return fail_errno(errno, fmt::format("cannot look at the file system of the {}", describe(purpose, region)));
   }
   return file_system.f_type == HUGETLBFS_MAGIC ? static_cast<std::size_t>(file_system.f_bsize) : system_page_bytes();
 }
@@ -186,17 +210,19 @@ std::uint64_t size_of_process() {
 // What guests may have of it. A limit that was set for the process (ulimit -v) leaves a quarter for ourselves: at least what
 // we have when the first guest comes, the stacks of two threads that let go for each device (base/foreign.hpp), and some
 // heap for what devices and sessions need later.
+std::uint64_t possible_bytes() {
+  constexpr std::uint64_t kForThreads = limits::kDevicesMax * 2 * (std::uint64_t{256 + 4} << 10U);
+  constexpr std::uint64_t kForHeap = std::uint64_t{128} << 20U;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return limits::kMappedBytesMax;
+  }
+  const std::uint64_t ours = std::max<std::uint64_t>(limit.rlim_cur / 4, size_of_process() + kForThreads + kForHeap);
+  return std::min<std::uint64_t>(limit.rlim_cur - std::min<std::uint64_t>(ours, limit.rlim_cur), limits::kMappedBytesMax);
+}
+
 std::uint64_t mappable_bytes() {
-  static const std::uint64_t bytes = [] {
-    constexpr std::uint64_t kForThreads = limits::kDevicesMax * 2 * (std::uint64_t{256 + 4} << 10U);
-    constexpr std::uint64_t kForHeap = std::uint64_t{128} << 20U;
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-      return limits::kMappedBytesMax;
-    }
-    const std::uint64_t ours = std::max<std::uint64_t>(limit.rlim_cur / 4, size_of_process() + kForThreads + kForHeap);
-    return std::min<std::uint64_t>(limit.rlim_cur - std::min<std::uint64_t>(ours, limit.rlim_cur), limits::kMappedBytesMax);
-  }();
+  static const std::uint64_t bytes = possible_bytes();
   return bytes;
 }
 
@@ -251,12 +277,12 @@ Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size
                       std::size_t page_bytes) {
   RW_TRY(sigbus::install());
   if (!reserve_address_space(length, holdings_.get())) {
+    const std::uint64_t all = mappable_bytes();
     return fail(
-        fmt::format("cannot map the {}: a guest may have half of the {} GiB of address space that other guests leave "
-                    "of {} GiB; is a limit set (ulimit -v)?",
-                    describe(identity_.guest, identity_.bytes),
-                    (mappable_bytes() - std::min(mapped_bytes.load(std::memory_order_relaxed), mappable_bytes())) >> 30U,
-                    mappable_bytes() >> 30U));
+        fmt::format("cannot map the {}: a guest may have half of the {} MiB of address space that other guests leave "
+                    "of {} MiB; is a limit set (ulimit -v)?",
+                    describe(purpose_, identity_),
+                    (all - std::min(mapped_bytes.load(std::memory_order_relaxed), all)) >> 20U, all >> 20U));
   }
   page_bytes_ = page_bytes;
   void* address = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | flags, fd,
@@ -265,7 +291,7 @@ Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size
     const int error = errno;
     release_address_space(length, holdings_.get());
     return fail_errno(error,
-                      fmt::format("cannot map the {}{}", describe(identity_.guest, identity_.bytes),
+                      fmt::format("cannot map the {}{}", describe(purpose_, identity_),
                                   error == ENOMEM ? " (is vm.max_map_count or the address space limit too low?)" : ""));
   }
   mmap_address_ = address;
@@ -274,7 +300,7 @@ Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size
   sigbus_slot_ = sigbus::add(address, length, page_bytes);
   if (sigbus_slot_ < 0) {
     return fail(fmt::format("cannot map the {}: too many regions are mapped; attach fewer devices to this process",
-                            describe(identity_.guest, identity_.bytes)));
+                            describe(purpose_, identity_)));
   }
   data_ = static_cast<std::byte*>(address) + skip;
   return {};
@@ -282,41 +308,45 @@ Result<> Mapping::map(int fd, int flags, std::uint64_t aligned_offset, std::size
 
 Result<std::shared_ptr<Mapping>> Mapping::create(int fd, GuestAddress guest, UserAddress user, std::uint64_t bytes,
                                                  std::uint64_t file_offset, std::shared_ptr<ForeignHoldings> holdings) {
-  RW_TRY(check_range(guest, user, bytes));
-  RW_TRY_ASSIGN(const struct stat status, stat_of(fd));
-  RW_TRY(check_file(status, guest, bytes, file_offset));
-  RW_TRY_ASSIGN(const std::size_t page_bytes, page_bytes_of(fd, guest, bytes));
+  return create(Purpose::guest_memory, fd, {.file_offset = file_offset, .bytes = bytes, .guest = guest, .user = user},
+                std::move(holdings));
+}
 
-  const std::uint64_t skip = file_offset & (std::uint64_t{page_bytes} - 1);
+Result<std::shared_ptr<Mapping>> Mapping::create_for(Purpose purpose, int fd, std::uint64_t bytes, std::uint64_t file_offset,
+                                                     std::shared_ptr<ForeignHoldings> holdings) {
+  return create(purpose, fd, {.file_offset = file_offset, .bytes = bytes, .guest = {}, .user = {}}, std::move(holdings));
+}
+
+Result<std::shared_ptr<Mapping>> Mapping::create(Purpose purpose, int fd, const Identity& wanted,
+                                                 std::shared_ptr<ForeignHoldings> holdings) {
+  RW_TRY(check_range(purpose, wanted));
+  RW_TRY_ASSIGN(const struct stat status, stat_of(purpose, fd));
+  RW_TRY(check_file(status, purpose, wanted));
+  RW_TRY_ASSIGN(const std::size_t page_bytes, page_bytes_of(fd, purpose, wanted));
+
+  const std::uint64_t skip = wanted.file_offset & (std::uint64_t{page_bytes} - 1);
   std::size_t length = 0;
   // The sum can't overflow: it is at most file offset + bytes, which is at most the file's size.
-  if (!round_up(skip + bytes, page_bytes, length)) {
-    return fail(fmt::format("{} is too large to map", describe(guest, bytes)));
+  if (!round_up(skip + wanted.bytes, page_bytes, length)) {
+    return fail(fmt::format("{} is too large to map", describe(purpose, wanted)));
   }
   std::shared_ptr<Mapping> mapping(new Mapping);
-  mapping->identity_ = Identity{.device = status.st_dev,
-                                .inode = status.st_ino,
-                                .file_offset = file_offset,
-                                .bytes = bytes,
-                                .guest = guest,
-                                .user = user};
+  mapping->purpose_ = purpose;
+  mapping->identity_ = wanted;
+  mapping->identity_.device = status.st_dev;
+  mapping->identity_.inode = status.st_ino;
   // Kept open: the last reference to a file's pages is then this one, which goes after the mapping and without its locks,
   // and never within the handler of SIGBUS.
   mapping->file_ = ForeignFd(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), holdings);
   mapping->holdings_ = std::move(holdings);
   if (!mapping->file_) {
-    return fail_errno(errno, fmt::format("cannot keep the file of the {}", describe(guest, bytes)));
+    return fail_errno(errno, fmt::format("cannot keep the file of the {}", describe(purpose, wanted)));
   }
-  RW_TRY(mapping->map(fd, 0, file_offset - skip, length, static_cast<std::size_t>(skip), page_bytes));
+  RW_TRY(mapping->map(fd, 0, wanted.file_offset - skip, length, static_cast<std::size_t>(skip), page_bytes));
   return mapping;
 }
 
 Result<std::shared_ptr<Mapping>> Mapping::create_anonymous(GuestAddress guest, UserAddress user, std::uint64_t bytes) {
-  RW_TRY(check_range(guest, user, bytes));
-  std::size_t length = 0;
-  if (!round_up(bytes, system_page_bytes(), length)) {
-    return fail(fmt::format("{} is too large to map", describe(guest, bytes)));
-  }
   // No two pieces of anonymous memory are the same region: number them, on device 0 that no file has.
   static std::atomic<ino_t> next_inode{1};
   std::shared_ptr<Mapping> mapping(new Mapping);
@@ -326,6 +356,11 @@ Result<std::shared_ptr<Mapping>> Mapping::create_anonymous(GuestAddress guest, U
                                 .bytes = bytes,
                                 .guest = guest,
                                 .user = user};
+  RW_TRY(check_range(Purpose::guest_memory, mapping->identity_));
+  std::size_t length = 0;
+  if (!round_up(bytes, system_page_bytes(), length)) {
+    return fail(fmt::format("{} is too large to map", describe(Purpose::guest_memory, mapping->identity_)));
+  }
   RW_TRY(mapping->map(-1, MAP_ANONYMOUS, 0, length, 0, system_page_bytes()));
   return mapping;
 }
@@ -351,7 +386,7 @@ Mapping::~Mapping() {
 
 Result<Mapping::Identity> Mapping::identify(int fd, GuestAddress guest, UserAddress user, std::uint64_t bytes,
                                             std::uint64_t file_offset) {
-  RW_TRY_ASSIGN(const struct stat status, stat_of(fd));
+  RW_TRY_ASSIGN(const struct stat status, stat_of(Purpose::guest_memory, fd));
   return Identity{.device = status.st_dev,
                   .inode = status.st_ino,
                   .file_offset = file_offset,
@@ -362,6 +397,19 @@ Result<Mapping::Identity> Mapping::identify(int fd, GuestAddress guest, UserAddr
 
 bool Mapping::poisoned() const {
   return sigbus::poisoned(sigbus_slot_);
+}
+
+std::optional<std::string> address_space_warning() {
+  const std::uint64_t possible = possible_bytes();
+  if (possible / 2 >= limits::kSmallGuestBytes) {
+    return std::nullopt;
+  }
+  rlimit limit{};
+  static_cast<void>(::getrlimit(RLIMIT_AS, &limit));
+  return fmt::format(
+      "the limit of address space (ulimit -v) is {} MiB: what we don't need ourselves leaves {} MiB for the "
+      "memory of a guest, less than a small one has ({} MiB); raise it, or take it away (ulimit -v unlimited)",
+      limit.rlim_cur >> 20U, possible / 2 >> 20U, limits::kSmallGuestBytes >> 20U);
 }
 
 }  // namespace ringway

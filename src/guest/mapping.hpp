@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "base/foreign.hpp"
 #include "base/result.hpp"
@@ -23,6 +25,9 @@ namespace ringway {
 
 class Mapping {
  public:
+  // What it is mapped for, as errors name it.
+  enum class Purpose : std::uint8_t { guest_memory, dirty_log, inflight_region };
+
   struct Identity {
     dev_t device = 0;
     ino_t inode = 0;
@@ -42,6 +47,10 @@ class Mapping {
   [[nodiscard]] static Result<std::shared_ptr<Mapping>> create(int fd, GuestAddress guest, UserAddress user,
                                                                std::uint64_t bytes, std::uint64_t file_offset,
                                                                std::shared_ptr<ForeignHoldings> holdings = nullptr);
+  // The same for memory that is shared with the front-end but isn't the guest's: it has no address there.
+  [[nodiscard]] static Result<std::shared_ptr<Mapping>> create_for(Purpose purpose, int fd, std::uint64_t bytes,
+                                                                   std::uint64_t file_offset,
+                                                                   std::shared_ptr<ForeignHoldings> holdings = nullptr);
   // Anonymous memory as guest memory, for tests and benches.
   [[nodiscard]] static Result<std::shared_ptr<Mapping>> create_anonymous(GuestAddress guest, UserAddress user,
                                                                          std::uint64_t bytes);
@@ -64,9 +73,13 @@ class Mapping {
  private:
   Mapping() = default;
 
+  // `wanted` has all but the file's numbers.
+  [[nodiscard]] static Result<std::shared_ptr<Mapping>> create(Purpose purpose, int fd, const Identity& wanted,
+                                                               std::shared_ptr<ForeignHoldings> holdings);
   [[nodiscard]] Result<> map(int fd, int flags, std::uint64_t aligned_offset, std::size_t length, std::size_t skip,
                              std::size_t page_bytes);
 
+  Purpose purpose_ = Purpose::guest_memory;
   Identity identity_;
   std::shared_ptr<ForeignHoldings> holdings_;
   ForeignFd file_;
@@ -76,5 +89,9 @@ class Mapping {
   std::size_t page_bytes_ = 0;
   int sigbus_slot_ = -1;
 };
+
+// For the start of a process that serves guests: what to warn of if its limit of address space (ulimit -v) leaves so little
+// that not even one small guest's memory could be mapped; absent: nothing. On the thread that will create mappings.
+[[nodiscard]] std::optional<std::string> address_space_warning();
 
 }  // namespace ringway

@@ -24,8 +24,10 @@
 #include <semaphore>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/test_limit.hpp"
 #include "base/test_soon.hpp"
 #include "base/time.hpp"
 #include "guest/access.hpp"
@@ -418,6 +420,62 @@ TEST(Mapping, HugePagesAreMappedAroundTheRegionAndReplacedWhole) {
   ASSERT_EQ(::ftruncate(file.get(), 0), 0);
   EXPECT_EQ((*mapping)->data()[huge.bytes - 1], std::byte{0});
   EXPECT_TRUE((*mapping)->poisoned());
+}
+
+TEST(Mapping, WhatIsNotTheGuestsIsNamedAsWhatItIs) {
+  const UniqueFd file = memory_file(kPage);
+  const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  for (const auto& [purpose, name] :
+       {std::pair{Mapping::Purpose::dirty_log, "dirty log"}, {Mapping::Purpose::inflight_region, "in-flight region"}}) {
+    const auto error = [purpose = purpose](int fd, std::uint64_t bytes, std::uint64_t offset) {
+      return error_of(Mapping::create_for(purpose, fd, bytes, offset));
+    };
+    EXPECT_EQ(error(file.get(), 0, 0), std::string(name) + " of 0 bytes is empty");
+    EXPECT_EQ(error(file.get(), 2 * kPage, 0),
+              std::string(name) + " of 8192 bytes starts at offset 0 of a file that has only 4096 bytes");
+    EXPECT_EQ(error(epoll.get(), kPage, 0),
+              "the " + std::string(name) + " is not on a regular file; use shared memory, a memfd or hugetlbfs");
+    EXPECT_THAT(error(-1, kPage, 0), HasSubstr("cannot look at the file of the " + std::string(name) + ", descriptor -1"));
+    const auto mapping = Mapping::create_for(purpose, file.get(), kPage, 0);
+    ASSERT_TRUE(mapping) << error_of(mapping);
+    EXPECT_EQ((*mapping)->bytes(), kPage);
+  }
+}
+
+// In a process of its own, which ends as soon as it has said it.
+std::string warning_under_limit(std::uint64_t limit_mebibytes) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = limit_mebibytes << 20U;
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) {
+      ::_exit(1);
+    }
+    const std::string warning = address_space_warning().value_or("nothing");
+    ::_exit(::write(writing.get(), warning.data(), warning.size()) == static_cast<ssize_t>(warning.size()) ? 0 : 1);
+  }
+  writing.reset();
+  char buffer[1024];
+  const ssize_t got = ::read(reading.get(), buffer, sizeof buffer);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return got > 0 ? std::string(buffer, static_cast<std::size_t>(got)) : "";
+}
+
+TEST(Mapping, ALimitThatLeavesNoRoomForASmallGuestIsWarnedOf) {
+  if (!test::NoThreads::kPossible) {
+    GTEST_SKIP() << "sanitizers have more than that";
+  }
+  EXPECT_EQ(warning_under_limit(std::uint64_t{1} << 20U), "nothing");
+  const std::string warning = warning_under_limit(600);
+  EXPECT_THAT(warning, HasSubstr("the limit of address space (ulimit -v) is 600 MiB: "));
+  EXPECT_THAT(warning, HasSubstr("less than a small one has (256 MiB)"));
 }
 
 // Sparse memory costs its owner nothing, so address space is divided: who has much of it leaves half of the rest to others.

@@ -901,6 +901,16 @@ TEST(InflightRegion, SizeOfOneQueueIsTheSpecifications) {
   EXPECT_EQ(InflightQueue::bytes_per_queue(1, false), 64U);
 }
 
+TEST(InflightRegion, WhatItsFileCannotHoldIsNamed) {
+  const ForeignFd file(make_memory(4096));
+  InflightDescription beyond = inflight_of(1, 128, 4096);
+  beyond.mmap_offset = 4096;
+  const auto refused = adopt_inflight(file, beyond, false, {.queue_count_max = 1, .queue_size_max = 128});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "in-flight region of 2112 bytes starts at offset 4096 of a file that has only 4096 bytes");
+}
+
 TEST_F(SessionTest, InflightRegionIsMadeSealedAndGoesToTheRings) {
   connect();
   negotiate();

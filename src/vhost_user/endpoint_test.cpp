@@ -1,14 +1,20 @@
 #include "vhost_user/endpoint.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "base/test_limit.hpp"
 #include "base/test_soon.hpp"
@@ -181,9 +187,37 @@ TEST_F(EndpointTest, LiveSocketOfOursIsNeverReplaced) {
   RecordingDevice other;
   const Result<std::unique_ptr<Endpoint>> second = Endpoint::create({.path = path_}, *loop_, other);
   ASSERT_FALSE(second);
-  EXPECT_THAT(second.error().message, HasSubstr("in use"));
+  EXPECT_EQ(second.error().message, "socket " + path_ + " is in use: this process itself holds " + path_ + ".lock");
   FrontEnd front = connect();
   EXPECT_TRUE(is_served(front));
+}
+
+TEST_F(EndpointTest, TheProcessThatHoldsTheLockIsNamed) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  const std::string lock_path = path_ + ".lock";
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT, 0600);
+    const char locked = ::prctl(PR_SET_NAME, "the-holder") == 0 && ::flock(lock, LOCK_EX | LOCK_NB) == 0 ? 'y' : 'n';
+    static_cast<void>(!::write(writing.get(), &locked, 1));
+    ::pause();
+    ::_exit(0);
+  }
+  char locked = 'n';
+  ASSERT_EQ(::read(reading.get(), &locked, 1), 1);
+  ASSERT_EQ(locked, 'y');
+  const Result<std::unique_ptr<Endpoint>> endpoint = Endpoint::create({.path = path_}, *loop_, device_);
+  ASSERT_FALSE(endpoint);
+  EXPECT_THAT(
+      endpoint.error().message,
+      ::testing::AnyOf("socket " + path_ + " is in use: pid " + std::to_string(holder) + " (the-holder) holds " + lock_path,
+                       // Where the file system has device numbers of its own.
+                       "socket " + path_ + " is in use: another process holds " + lock_path));
+  EXPECT_EQ(::kill(holder, SIGKILL), 0);
+  EXPECT_EQ(::waitpid(holder, nullptr, 0), holder);
 }
 
 TEST_F(EndpointTest, LiveSocketOfAnotherProgramIsNeverReplaced) {

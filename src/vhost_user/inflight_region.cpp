@@ -30,7 +30,7 @@ Result<std::shared_ptr<const InflightMapping>> map_region(int fd, std::shared_pt
                                                           std::uint64_t bytes, std::uint64_t offset,
                                                           std::uint16_t queue_count, std::uint16_t queue_size, bool packed) {
   RW_TRY_ASSIGN(std::shared_ptr<Mapping> memory,
-                Mapping::create(fd, GuestAddress{}, UserAddress{}, bytes, offset, std::move(holdings)));
+                Mapping::create_for(Mapping::Purpose::inflight_region, fd, bytes, offset, std::move(holdings)));
   auto mapping = std::make_shared<InflightMapping>();
   mapping->memory = std::move(memory);
   mapping->queue_count = queue_count;

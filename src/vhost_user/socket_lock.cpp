@@ -5,11 +5,15 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace ringway::vhost_user {
 
@@ -25,6 +29,33 @@ bool names(const std::string& path, int fd) {
          by_path.st_ino == by_fd.st_ino;
 }
 
+// "pid 17 (ringway)" for the process that holds the lock of `file`; "another process" where the kernel doesn't tell: it lies
+// in another pid namespace, or on a file system with device numbers of its own.
+std::string holder_of(int file) {
+  std::string holder = "another process";
+  struct stat locked{};
+  if (::fstat(file, &locked) != 0) {
+    return holder;
+  }
+  // 1: FLOCK  ADVISORY  WRITE 17 08:01:1234 0 EOF
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    int pid = 0;
+    unsigned major_number = 0;
+    unsigned minor_number = 0;
+    unsigned long inode = 0;
+    if (std::sscanf(line.c_str(), "%*d: FLOCK %*s WRITE %d %x:%x:%lu", &pid, &major_number, &minor_number, &inode) != 4 ||
+        inode != locked.st_ino || makedev(major_number, minor_number) != locked.st_dev || pid <= 0) {
+      continue;
+    }
+    std::string command;
+    std::ifstream comm(fmt::format("/proc/{}/comm", pid));
+    std::getline(comm, command);
+    holder = pid == ::getpid() ? "this process itself" : fmt::format("pid {} ({})", pid, command);
+  }
+  return holder;
+}
+
 Result<UniqueFd> lock_file(const std::string& path, const std::string& lock_path) {
   for (;;) {
     UniqueFd fd(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kLockMode));
@@ -34,7 +65,7 @@ Result<UniqueFd> lock_file(const std::string& path, const std::string& lock_path
     }
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) {
-        return fail(fmt::format("socket {} is in use: another process holds {}", path, lock_path));
+        return fail(fmt::format("socket {} is in use: {} holds {}", path, holder_of(fd.get()), lock_path));
       }
       return fail_errno(errno, fmt::format("can't lock {}", lock_path));
     }

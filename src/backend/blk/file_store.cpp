@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -130,11 +129,10 @@ class FileStore final : public BlkStore {
  private:
   // Whoever asks about the image means the file at its path.
   [[nodiscard]] Result<> check_path() const {
-    struct stat served{}, named{};
-    if (image_.block_device || ::fstat(image_.fd.get(), &served) != 0) {
+    if (image_.block_device) {
       return {};
     }
-    if (::stat(image_.path.c_str(), &named) == 0 && named.st_dev == served.st_dev && named.st_ino == served.st_ino) {
+    if (image_id_at(image_.path) == image_.id) {
       return {};
     }
     return fail(fmt::format(
@@ -168,6 +166,7 @@ Result<BlkStoreChoice> make_file_store(const FileStoreOptions& options) {
                             image.path, reason));
   }
   const std::string path = image.path;
+  const ImageId id = image.id;
   auto store = std::make_unique<FileStore>(std::move(image), choice.engine, options.registered, options.faults);
   RW_TRY(store->refresh());
   if (options.registered) {
@@ -177,7 +176,7 @@ Result<BlkStoreChoice> make_file_store(const FileStoreOptions& options) {
         "silently",
         path);
   }
-  return BlkStoreChoice{.store = std::move(store), .reason = std::move(reason)};
+  return BlkStoreChoice{.store = std::move(store), .reason = std::move(reason), .image = id};
 }
 
 }  // namespace ringway

@@ -28,6 +28,11 @@
 namespace ringway {
 namespace {
 
+ImageId id_of(const struct stat& file) {
+  return S_ISBLK(file.st_mode) ? ImageId{.block_device = true, .device = file.st_rdev, .inode = 0}
+                               : ImageId{.block_device = false, .device = file.st_dev, .inode = file.st_ino};
+}
+
 void add_note(ImageFile& image, std::string_view note) {
   image.notes += fmt::format("{}{}", image.notes.empty() ? "" : "; ", note);
 }
@@ -288,6 +293,7 @@ Result<ImageFile> open_image_file(const ImageFileOptions& options) {
   image.read_only = options.read_only;
   struct stat file{};
   RW_TRY(open_file(image, file));
+  image.id = id_of(file);
   if (options.lock) {
     RW_TRY(lock(image, file));
   }
@@ -310,6 +316,11 @@ Result<ImageFile> open_image_file(const ImageFileOptions& options) {
   image.serial = fmt::format("rw{:x}-{:x}", (device ? file.st_rdev : file.st_dev) & 0xffffffU, device ? 0 : file.st_ino);
   image.serial.resize(std::min<std::size_t>(image.serial.size(), 20));
   return image;
+}
+
+std::optional<ImageId> image_id_at(const std::string& path) {
+  struct stat file{};
+  return ::stat(path.c_str(), &file) == 0 ? std::optional(id_of(file)) : std::nullopt;
 }
 
 Result<ImageSize> image_size(const ImageFile& image) {

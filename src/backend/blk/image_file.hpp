@@ -3,7 +3,10 @@
 // Control thread only: these calls may block on slow storage.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/result.hpp"
@@ -19,8 +22,18 @@ struct ImageFileOptions {
   std::uint32_t block_bytes = 0;  // 0: the smallest that works
 };
 
+// Which file or block device it is, under whatever name.
+struct ImageId {
+  bool block_device = false;
+  dev_t device = 0;  // of the file system; of a block device, its own
+  ino_t inode = 0;   // 0 for a block device
+
+  bool operator==(const ImageId&) const = default;
+};
+
 struct ImageFile {
   UniqueFd fd;
+  ImageId id;
   std::string path{};
   bool read_only = false;
   bool block_device = false;
@@ -39,6 +52,9 @@ struct ImageFile {
 };
 
 [[nodiscard]] Result<ImageFile> open_image_file(const ImageFileOptions& options);
+
+// Of what is at the path now; none if nothing can be learnt of it. Any thread that may block.
+[[nodiscard]] std::optional<ImageId> image_id_at(const std::string& path);
 
 struct ImageSize {
   std::uint64_t capacity_bytes = 0;  // whole blocks

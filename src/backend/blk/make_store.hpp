@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "backend/blk/blk_store.hpp"
+#include "backend/blk/image_file.hpp"
 #include "base/result.hpp"
 
 namespace ringway {
@@ -37,7 +39,8 @@ struct BlkStoreOptions {
 
 struct BlkStoreChoice {
   std::unique_ptr<BlkStore> store;
-  std::string reason;  // one line for the log: which engine, and why
+  std::string reason;            // one line for the log: which engine, and why
+  std::optional<ImageId> image;  // what has been opened; none: it is in no file
 };
 
 // Any thread that may block: it opens files and asks file systems; waits some seconds for the lock of a process that was

@@ -98,6 +98,22 @@ TEST(MakeStore, two_writers_are_refused_and_the_holder_named) {
   expect_error({.path = file}, "locked by");
 }
 
+TEST(MakeStore, a_file_is_known_by_any_of_its_names) {
+  TemporaryDirectory directory(".");
+  const std::string file = directory.make_file("disk", 1U << 20U);
+  const auto choice = make_blk_store({.path = file});
+  ASSERT_TRUE(choice.has_value()) << choice.error().message;
+  ASSERT_TRUE(choice->image.has_value());
+  const std::string link = directory.path() + "/link", moved = directory.path() + "/moved";
+  ASSERT_EQ(::symlink("disk", link.c_str()), 0);
+  EXPECT_EQ(image_id_at(link), choice->image);
+  ASSERT_EQ(::rename(file.c_str(), moved.c_str()), 0);
+  EXPECT_EQ(image_id_at(moved), choice->image);
+  EXPECT_EQ(image_id_at(file), std::nullopt);
+  EXPECT_NE(image_id_at(directory.make_file("disk", 1U << 20U)), choice->image);
+  EXPECT_EQ(make_blk_store({.path = "ram:1M"})->image, std::nullopt);
+}
+
 TEST(MakeStore, engine_follows_from_the_file_and_the_loop) {
   TemporaryDirectory memory("/dev/shm");
   const std::string in_memory = memory.make_file("disk", 1U << 20U);

@@ -1,0 +1,140 @@
+// `ringway ctl` as an operator types it, in a shell, against a daemon in this process.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "control/api.hpp"
+#include "control/test_host.hpp"
+
+namespace ringway {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class Ctl : public ::testing::Test {
+ protected:
+  Ctl() { options_.api_socket = directory_.file("api.sock"); }
+  void start(std::vector<DiskOptions> disks = {}, std::vector<NetOptions> nets = {}) {
+    host_ = std::make_unique<TestHost>(options_, std::move(disks), std::move(nets));
+    ASSERT_TRUE(host_->started()) << host_->started().error().message;
+  }
+  // `line` is the shell's; the exit status, and stdout and stderr together.
+  static std::pair<int, std::string> run(const std::string& line) {
+    FILE* const pipe = popen(fmt::format("{} {} 2>&1", RINGWAY_PROGRAM, line).c_str(), "r");
+    if (pipe == nullptr) {
+      ADD_FAILURE() << "no shell";
+      return {};
+    }
+    std::string text;
+    std::array<char, 4096> buffer;
+    while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
+      text.append(buffer.data(), got);
+    }
+    const int status = pclose(pipe);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+  }
+  std::pair<int, std::string> ctl(const std::string& line) const {
+    return run(fmt::format("ctl --api {} {}", options_.api_socket, line));
+  }
+
+  TestDirectory directory_;
+  HostOptions options_;
+  std::unique_ptr<TestHost> host_;
+};
+
+TEST_F(Ctl, WhatIsEmptyIsNotLeftOut) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  for (const auto& [line, what, command] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{{"remove ''", "name", " remove"},
+                                                                      {"resize ''", "name", " resize"},
+                                                                      {"resize a ''", "size", " resize"},
+                                                                      {"link '' up", "name", " link"},
+                                                                      {"stats ''", "name", " stats"}}) {
+    EXPECT_EQ(ctl(line),
+              std::make_pair(2, fmt::format("ringway: {}: it is empty\nTry `ringway ctl{} --help`.\n", what, command)))
+        << line;
+  }
+  EXPECT_EQ(run("ctl --api '' list"),
+            std::make_pair(2, std::string("ringway: --api: it is empty\nTry `ringway ctl list --help`.\n")));
+  EXPECT_EQ(run("ctl --api= list"), std::make_pair(2, std::string("ringway: --api: it is empty\n")));
+}
+
+TEST_F(Ctl, WhatOtherProgramsCallACommand) {
+  for (const auto& [typed, meant] : {std::pair{"rm data", "remove"},
+                                     {"del data", "remove"},
+                                     {"delete data", "remove"},
+                                     {"ls", "list"},
+                                     {"create path=a,socket=b", "add"},
+                                     {"stop", "quit"}}) {
+    const auto [status, text] = ctl(typed);
+    const std::string word = std::string(typed).substr(0, std::string_view(typed).find(' '));
+    EXPECT_EQ(status, 2);
+    EXPECT_THAT(text,
+                StartsWith(fmt::format("ringway: unknown command '{}' (did you mean '{}'?); there are ", word, meant)));
+  }
+  // Only ctl has them.
+  EXPECT_THAT(run("rm").second, Not(HasSubstr("did you mean")));
+  EXPECT_THAT(ctl("bananas").second, Not(HasSubstr("did you mean")));
+}
+
+TEST_F(Ctl, TimeOutsAreOfAtLeastAMillisecond) {
+  for (const char* timeout : {"0s", "999us", "0ms"}) {
+    EXPECT_EQ(ctl(fmt::format("list --timeout {}", timeout)),
+              std::make_pair(2, fmt::format("ringway: --timeout: '{}' is not allowed; give at least 1ms\n", timeout)));
+  }
+  EXPECT_EQ(ctl("list --timeout 1ms").first, 1);  // nobody is there
+}
+
+TEST_F(Ctl, StatsOfOneDevice) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a"), test_disk("null:1M", directory_.file("b.sock"), "b")},
+        {test_net(directory_.file("n.sock"), "n")});
+  EXPECT_THAT(ctl("stats").second, StartsWith("disk 'a'\n"));
+  const auto [status, disk] = ctl("stats b");
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(disk, StartsWith("disk 'b'\n"));
+  EXPECT_THAT(disk, Not(HasSubstr("net 'n'")));
+  EXPECT_THAT(ctl("stats n").second, StartsWith("net 'n'\n"));
+  EXPECT_EQ(ctl("stats z"), std::make_pair(1, std::string("ringway: there is no device 'z'; there are: a, b, n\n")));
+  const nlohmann::json json = nlohmann::json::parse(ctl("--json stats b").second, nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["name"], "b");
+}
+
+TEST_F(Ctl, ABusyDaemonSaysSo) {
+  start();
+  std::vector<UniqueFd> idle;
+  for (unsigned i = 0; i < kApiConnectionsMax; ++i) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, options_.api_socket.data(), options_.api_socket.size());
+    idle.emplace_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(idle.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  }
+  EXPECT_EQ(ctl("list"),
+            std::make_pair(
+                1, std::string("ringway: the daemon is busy: it serves 32 connections to its API at once; try again\n")));
+}
+
+TEST_F(Ctl, HelpTellsTheExitStatuses) {
+  EXPECT_THAT(run("ctl --help").second, HasSubstr("Exit status: 0 "));
+}
+
+}  // namespace
+}  // namespace ringway
