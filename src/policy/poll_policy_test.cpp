@@ -161,10 +161,60 @@ TEST(PollPolicyClosedLoop, AlwaysNeverSleepsAndServesWithinTwoTurns) {
   EXPECT_LE(outcome.latency_ns_max, 400);
 }
 
+TEST(PollPolicyClosedLoop, AdaptiveSpinsForQuickArrivalsAndNotForSlowOnes) {
+  EXPECT_LE(run_closed_loop(parsed("adaptive"), 10'000, 1'000).sleeps, 5);
+  const Outcome slow = run_closed_loop(parsed("adaptive"), 2'000'000, 1'000);
+  EXPECT_GE(slow.sleeps, 1'000);
+  EXPECT_LE(slow.spun_ns, 1'000 * 2'000);
+}
+
+TEST(PollPolicyClosedLoop, GrowShrinkSpinsForWhatFitsItsWindowAndNotForOthers) {
+  EXPECT_LE(run_closed_loop(parsed("grow_shrink"), 20'000, 1'000).sleeps, 10);
+  EXPECT_GE(run_closed_loop(parsed("grow_shrink"), 100'000, 1'000).sleeps, 1'000);
+}
+
+TEST(PollPolicyOutcome, CountsWhatCameOfEachDecision) {
+  PollPolicy policy = parsed("fixed=50us");
+  const auto at = [](std::int64_t us) { return Instant{1'000'000'000 + us * 1'000}; };
+  Instant last_work = at(0);
+  const auto turn = [&](bool worked, std::int64_t us) {
+    last_work = worked ? at(us) : last_work;
+    return policy.decide({.worked = worked, .last_work = last_work, .active_sources = 1}, at(us)).action;
+  };
+  static_cast<void>(turn(true, 0));
+  static_cast<void>(turn(false, 1));
+  static_cast<void>(turn(false, 20));
+  static_cast<void>(turn(true, 30));  // 29 us well spent
+  static_cast<void>(turn(false, 32));
+  EXPECT_EQ(turn(false, 80), PollAction::sleep);  // 48 us in vain
+  static_cast<void>(turn(true, 95));              // and so soon that the sleep was a pity
+  static_cast<void>(turn(false, 96));
+  EXPECT_EQ(turn(false, 150), PollAction::sleep);  // 54 us
+  static_cast<void>(turn(true, 1'000));            // that sleep was right
+  const PollOutcome expected{
+      .productive_spin_ns = 29'000, .unproductive_spin_ns = 102'000, .wakeups_avoided = 1, .sleeps = 2, .misses = 1};
+  EXPECT_EQ(policy.outcome(), expected);
+}
+
+TEST(PollPolicyOutcome, AClockThatGoesBackAddsNothing) {
+  PollPolicy policy = parsed("always");
+  static_cast<void>(policy.decide({.worked = false, .last_work = kNow, .active_sources = 1}, kNow));
+  static_cast<void>(policy.decide({.worked = true, .last_work = kNow, .active_sources = 1}, Instant{kNow.ns - 500}));
+  EXPECT_EQ(policy.outcome().productive_spin_ns, 0U);
+  EXPECT_EQ(policy.outcome().wakeups_avoided, 1U);
+}
+
 TEST(ParsePollPolicy, ReadsWhatToStringWrites) {
-  for (const char* text : {"never", "always", "fixed=1ns", "fixed=50us", "fixed=1500us", "fixed=2ms", "fixed=1s"}) {
+  for (const char* text : {"never", "always", "fixed=1ns", "fixed=50us", "fixed=1500us", "fixed=2ms", "fixed=1s",
+                           "grow_shrink=max=32768ns,grow=2,shrink=0", "grow_shrink=max=1ms,grow=0,shrink=2",
+                           "adaptive=max=200us,budget=10%", "adaptive=max=1ms,budget=100%"}) {
     EXPECT_EQ(parsed(text).to_string(), text);
   }
+  EXPECT_EQ(parsed("grow_shrink").to_string(), "grow_shrink=max=32768ns,grow=2,shrink=0");
+  EXPECT_EQ(parsed("grow_shrink=shrink=4").to_string(), "grow_shrink=max=32768ns,grow=2,shrink=4");
+  EXPECT_EQ(parsed("adaptive").to_string(), "adaptive=max=200us,budget=10%");
+  EXPECT_EQ(parsed("adaptive=budget=3%").to_string(), "adaptive=max=200us,budget=3%");
+  EXPECT_EQ(parsed("adaptive=max=20us").to_string(), "adaptive=max=20us,budget=10%");
   EXPECT_EQ(parsed("fixed").to_string(), "fixed=50us");
   EXPECT_EQ(parsed("fixed=2000ns").to_string(), "fixed=2us");
 }
@@ -191,6 +241,21 @@ TEST(ParsePollPolicy, RefusesWithAReasonAndWhatIsAllowed) {
       {"fixed=1001ms", "out of range"},
       {"fixed=9223372036854775807s", "out of range"},
       {"fixed=99999999999999999999ns", "out of range"},
+      {"never=1us", "no such policy"},
+      {"grow_shrink=", "no setting \"\""},
+      {"grow_shrink=32us", "no setting \"32us\""},
+      {"grow_shrink=max", "the time must start with a whole number"},
+      {"grow_shrink=max=2s", "out of range"},
+      {"grow_shrink=grow=1", "would never grow"},
+      {"grow_shrink=shrink=1001", "shrink must be 0 to 1000"},
+      {"grow_shrink=shrink=2,", "nothing follows the last comma"},
+      {"grow_shrink=max=1us,,grow=2", "no setting \"\""},
+      {"adaptive=budget=10", "budget must be 1% to 100%"},
+      {"adaptive=budget=0%", "budget must be 1% to 100%"},
+      {"adaptive=budget=101%", "budget must be 1% to 100%"},
+      {"adaptive=max=2ms", "out of range"},
+      {"adaptive=max=999ns", "out of range"},
+      {"adaptive=window=5us", "no setting \"window\""},
   };
   for (const Row& row : rows) {
     const auto policy = parse_poll_policy(row.text);
