@@ -124,7 +124,9 @@ int add_net(const CtlArguments& arguments) {
     print_error(net.error().message);
     return kExitUsage;
   }
-  net->socket = absolute(net->socket);
+  if (!net->socket.empty()) {
+    net->socket = absolute(net->socket);
+  }
   return post_device(arguments, "/v1/nets", net_to_json(*net));
 }
 

@@ -277,6 +277,11 @@ constexpr NetKey interface_key(std::string_view name, std::string_view example, 
           get_text<NetOptions, Member>};
 }
 
+bool set_switch_name(NetOptions& net, std::string_view value) {
+  net.on_switch = value;
+  return is_device_name(value);
+}
+
 bool set_fds(NetOptions& net, std::string_view value) {
   net.fds.clear();
   while (true) {
@@ -314,6 +319,21 @@ bool set_mac(NetOptions& net, std::string_view value) {
   return mac.has_value();
 }
 
+bool set_vlan(NetOptions& net, std::string_view value) {
+  net.vlan = parse_number<std::uint16_t>(value).value_or(0);
+  return net.vlan >= 1 && net.vlan <= 4094;
+}
+
+bool set_trunk(NetOptions& net, std::string_view value) {
+  Result<std::vector<std::uint16_t>> vlans = parse_vlans(value);
+  net.trunk = vlans ? std::move(*vlans) : std::vector<std::uint16_t>{};
+  return vlans.has_value();
+}
+
+bool set_addresses(NetOptions& net, std::string_view value) {
+  return parse_addresses(value, net).has_value();
+}
+
 bool set_mtu(NetOptions& net, std::string_view value) {
   net.mtu = parse_number<std::uint32_t>(value).value_or(0);
   return net.mtu >= 68 && net.mtu <= 65535;
@@ -340,7 +360,13 @@ constexpr std::array kNetKeys = {
            "port: always has a frame, of 60 bytes or as many as are given",
            set_source,
            [](const NetOptions& net) { return net.source_bytes == 0 ? "off" : fmt::to_string(net.source_bytes); }},
-    socket_key<NetOptions>(R"("/run/vm1-net.sock")", "where the VMM finds the card (required)"),
+    NetKey{{"switch", ValueKind::text, "a name of letters, digits, '-', '_' and '.', 64 bytes at most", R"("lan0")",
+            takes<NetOptions, set_switch_name>},
+           "port: a switch between cards of this process, which is there as long as one of them is. With a tap instead of a "
+           "socket: joins the two",
+           set_switch_name,
+           get_text<NetOptions, &NetOptions::on_switch>},
+    socket_key<NetOptions>(R"("/run/vm1-net.sock")", "where the VMM finds the card (required, but for an uplink)"),
     name_key<NetOptions>(R"("vm1-net")", "what logs, reports and `ringway ctl` call it (default: the interface's name)"),
     NetKey{{"queues", ValueKind::number, "a number from 1 to 128", "4", takes<NetOptions, set_pairs>},
            "pairs of a receive and a transmit queue; as many as the guest has CPUs is plenty (default: 1)",
@@ -356,6 +382,24 @@ constexpr std::array kNetKeys = {
            set_mtu,
            [](const NetOptions& net) { return net.mtu == 0 ? "" : fmt::to_string(net.mtu); }},
     interface_key<&NetOptions::bridge>("bridge", R"("br0")", "a bridge of the host that the tap is made a port of"),
+    NetKey{{"vlan", ValueKind::number, "a number from 1 to 4094", "10", takes<NetOptions, set_vlan>},
+           "of a switch: the VLAN of frames without a tag (default: 1; with trunk: none, they are dropped)",
+           set_vlan,
+           [](const NetOptions& net) { return net.vlan == 0 ? "" : fmt::to_string(net.vlan); }},
+    NetKey{{"trunk", ValueKind::number_or_text, "different numbers from 1 to 4094, such as 10+20 or 10-19+30", R"("10+20")",
+            takes<NetOptions, set_trunk>},
+           "of a switch: the VLANs whose frames have tags here, such as 10+20 or 10-19+30",
+           set_trunk,
+           [](const NetOptions& net) { return vlans_text(net.trunk); }},
+    switch_key<NetOptions, &NetOptions::isolated>(
+        "isolated", "of a switch: exchanges frames only with cards and uplinks that aren't isolated"),
+    switch_key<NetOptions, &NetOptions::checks_mac>("mac-check",
+                                                    "of a switch: frames from other addresses than mac are dropped"),
+    NetKey{{"ip", ValueKind::text, "IP addresses such as 10.0.0.2 or 10.0.0.2+2001:db8::2", R"("10.0.0.2")",
+            takes<NetOptions, set_addresses>},
+           "of a switch: frames from other IP addresses, and ARP for them, are dropped",
+           set_addresses,
+           addresses_text},
     kConnectKey<NetOptions>,
     kPackedKey<NetOptions>,
     kInOrderKey<NetOptions>,
@@ -545,7 +589,7 @@ Result<> check_complete(const DiskOptions& disk, Notation notation) {
 
 Result<> check_complete(const NetOptions& net, Notation notation) {
   RW_TRY(check_port(net, notation));
-  if (net.socket.empty()) {
+  if (net.socket.empty() && !net.is_uplink()) {
     return needs_socket("network card", default_net_name(net), notation);
   }
   return {};
@@ -1027,7 +1071,7 @@ Result<Options> device_from_json(const nlohmann::json& object) {
     RW_TRY(set_key(device, key, text));
   }
   RW_TRY(check_complete(device, Notation::json));
-  if (!device.socket.starts_with('/')) {
+  if (!device.socket.empty() && !device.socket.starts_with('/')) {
     return not_absolute("socket", device.socket);
   }
   return device;

@@ -206,8 +206,8 @@ TEST(DiskJson, ErrorsNameTheKey) {
 }
 
 constexpr std::string_view kNetKeyNames =
-    "tap, fds, null, loop, source, socket, name, queues, mac, mtu, bridge, connect, packed, in-order, inband, mergeable, "
-    "offloads, control, speed, mode";
+    "tap, fds, null, loop, source, switch, socket, name, queues, mac, mtu, bridge, vlan, trunk, isolated, mac-check, ip, "
+    "connect, packed, in-order, inband, mergeable, offloads, control, speed, mode";
 constexpr std::string_view kInterface =
     "the name of an interface: 1 to 15 ASCII characters without spaces, '/', ':' and '%', and neither '.' nor '..'";
 
@@ -242,13 +242,17 @@ TEST(NetText, EachPort) {
   EXPECT_EQ(parse_net("source,socket=s").value_or(NetOptions{}).source_bytes, 60U);
   EXPECT_EQ(parse_net("source=9014,socket=s").value_or(NetOptions{}).source_bytes, 9014U);
   EXPECT_EQ(parse_net("fds=3:17,socket=s").value_or(NetOptions{}).fds, (std::vector<int>{3, 17}));
+  EXPECT_EQ(parse_net("switch=lan0,socket=s").value_or(NetOptions{}).on_switch, "lan0");
+  EXPECT_TRUE(parse_net("switch=lan0,tap=tap0").value_or(NetOptions{}).is_uplink());
   EXPECT_EQ(parse_net("null=off,loop,source=off,socket=s").value_or(NetOptions{}).loop, true);
 }
 
 TEST(NetText, EachErrorNamesKeyValueAndWhatIsAllowed) {
   constexpr std::string_view kFds = "different descriptors beyond 2, one for each pair, such as 3 or 3:4";
   constexpr std::string_view kMac = "six bytes in hexadecimal such as 52:54:00:12:34:56, of which the first is even";
-  constexpr std::string_view kNoPort = "a network card needs a port for its frames: tap=<interface>, null, loop or source";
+  constexpr std::string_view kNoPort =
+      "a network card needs a port for its frames: tap=<interface>, switch=<name>, null, "
+      "loop or source";
   std::vector<std::pair<std::string, std::string>> cases = {
       {"", "'' has an empty part; separate key=value pairs by single commas"},
       {"tap0", "'tap0' has no key; write tap=tap0,socket=/run/vm1-net.sock"},
@@ -261,6 +265,14 @@ TEST(NetText, EachErrorNamesKeyValueAndWhatIsAllowed) {
        "a network card has one port for its frames, and tap and loop are given; leave all but one out"},
       {"tap=t,fds=3,socket=s",
        "a network card has one port for its frames, and tap and fds are given; leave all but one out"},
+      {"switch=,socket=s", "switch: '' is not allowed; give a name of letters, digits, '-', '_' and '.', 64 bytes at most"},
+      {"switch=lan0,vlan=4095,socket=s", "vlan: '4095' is not allowed; give a number from 1 to 4094"},
+      {"switch=lan0,trunk=1-,socket=s",
+       "trunk: '1-' is not allowed; give different numbers from 1 to 4094, such as 10+20 or 10-19+30"},
+      {"switch=lan0,ip=10.0.0,socket=s",
+       "ip: '10.0.0' is not allowed; give IP addresses such as 10.0.0.2 or 10.0.0.2+2001:db8::2"},
+      {"tap=tap0,isolated,socket=s", "isolated: only a port of a switch has that, and the port of this card is tap"},
+      {"switch=lan0", "the network card 'lan0' needs socket=<path>, the Unix socket where the VMM finds it"},
       {"nul,socket=s", fmt::format("unknown key 'nul' of a network card (did you mean 'null'?); allowed: {}", kNetKeyNames)},
       {"loop,sokcet=s",
        fmt::format("unknown key 'sokcet' of a network card (did you mean 'socket'?); allowed: {}", kNetKeyNames)},
@@ -334,6 +346,8 @@ TEST(NetJson, TheKeysAreThoseOfTheCommandLine) {
 TEST(NetJson, GoesThereAndBack) {
   for (const char* text :
        {"loop,socket=/s", "source=1500,socket=/s,queues=7,in-order,name=x,mode=0777",
+        "switch=lan-0.a_b,socket=/s,vlan=7,trunk=7+9-11,isolated,mac-check,ip=10.0.0.2+2001:db8::2",
+        "switch=lan0,tap=tap0,queues=2,bridge=br0,vlan=4094",
         "tap=t,socket=/s,connect,packed=off,inband,mergeable=off,offloads=off,control=off,speed=1,mtu=68,bridge=b,"
         "mac=52:54:00:12:34:56"}) {
     const Result<NetOptions> net = parse_net(text);

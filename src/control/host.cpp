@@ -38,6 +38,7 @@
 #include "control/report.hpp"
 #include "control/served_disk.hpp"
 #include "control/served_net.hpp"
+#include "control/switches.hpp"
 #include "guest/sigbus.hpp"
 #include "loop/clock.hpp"
 #include "loop/epoll_loop.hpp"
@@ -105,8 +106,12 @@ void fill_in(const ServedDisk& disk, DiskStatus& status) {
 }
 
 void fill_in(const ServedNet& net, NetStatus& status) {
+  status.port = net.port_info();
+  if (net.device() == nullptr) {
+    status.pairs = net.queues();
+    return;
+  }
   const NetDriverState& driver = net.device()->driver_state();
-  status.port = net.device()->port_info();
   status.link = net.device()->link();
   status.mac = driver.mac;
   status.pairs = driver.pairs;
@@ -237,6 +242,7 @@ class Host::Daemon {
   std::unique_ptr<EpollLoop> loop_;
   std::unique_ptr<Mailbox> mailbox_;  // workers and openers post to it
   std::unique_ptr<WorkerPool> workers_;
+  Switches switches_;
   std::unique_ptr<SignalWatch> signals_;
   std::map<std::string, std::unique_ptr<Device>> devices_;
   std::unique_ptr<FunctionTimer> drain_timer_;
@@ -461,10 +467,11 @@ HostResult<> Host::Daemon::admit(ServedDevice& device) {
                                   fmt::format("{}: there is a {} of that name already; choose another name=", device.label(),
                                               to_string(other->second->served->kind()))));
   }
-  const std::string socket = normal_socket_path(device.options().socket);
+  const std::string& given_socket = device.options().socket;
+  const std::string socket = given_socket.empty() ? "" : normal_socket_path(given_socket);
   for (const auto& [name, other] : devices_) {
     const ServedDevice& served = *other->served;
-    if (normal_socket_path(served.options().socket) == socket) {
+    if (!socket.empty() && normal_socket_path(served.options().socket) == socket) {
       return std::unexpected(
           refuse(HostRefusal::conflict, fmt::format("{}: the socket '{}' belongs to {} already", device.label(),
                                                     device.options().socket, served.label())));
@@ -477,7 +484,7 @@ HostResult<> Host::Daemon::admit(ServedDevice& device) {
                              served.label(), device.kind() == DeviceKind::disk ? ", or give both ro" : "")));
     }
   }
-  if (!options_.api_socket.empty() && normal_socket_path(options_.api_socket) == socket) {
+  if (!socket.empty() && !options_.api_socket.empty() && normal_socket_path(options_.api_socket) == socket) {
     return std::unexpected(refuse(
         HostRefusal::conflict,
         fmt::format("{}: the socket '{}' is that of the API; choose another", device.label(), device.options().socket)));
@@ -503,14 +510,20 @@ Result<> Host::Daemon::open(ServedDevice& device, const std::vector<ServedDevice
 }
 
 Result<> Host::Daemon::create_device(ServedDevice& device) {
-  RW_TRY(device.create_device(
-      {.workers = *workers_, .first_worker = next_worker_, .stop_deadline = options_.stop_deadline, .control = *mailbox_}));
+  RW_TRY(device.create_device({.workers = *workers_,
+                               .switches = switches_,
+                               .first_worker = next_worker_,
+                               .stop_deadline = options_.stop_deadline,
+                               .control = *mailbox_}));
   // The next device's first queue goes to the worker after this one's last.
   next_worker_ = static_cast<std::uint32_t>((next_worker_ + device.queues()) % workers_->ports().size());
   return {};
 }
 
 Result<> Host::Daemon::create_endpoint(Device& device) {
+  if (device.served->device() == nullptr) {
+    return {};
+  }
   const DeviceOptions& wanted = device.served->options();
   vhost_user::EndpointOptions options;
   options.path = wanted.socket;
@@ -528,6 +541,10 @@ Result<> Host::Daemon::create_endpoint(Device& device) {
 void Host::Daemon::start_serving(Device& device) {
   device.state = DeviceState::serving;
   const DeviceOptions& options = device.served->options();
+  if (device.endpoint == nullptr) {
+    spdlog::info("{}: {}", device.served->label(), device.served->summary());
+    return;
+  }
   spdlog::info("{}: {}, {} {}", device.served->label(), device.served->summary(), options.connect ? "connects to" : "socket",
                options.socket);
 }
@@ -623,7 +640,7 @@ void Host::Daemon::on_opened(const std::string& name, Result<> opened,
   HostError error =
       ending_ ? refuse(HostRefusal::ending, "the daemon is ending")
               : refuse(made.error().code == EBUSY ? HostRefusal::conflict : HostRefusal::not_possible, made.error().message);
-  if (device.served->device() != nullptr) {
+  if (device.served->is_made()) {
     device.removers.emplace_back([done = std::move(done), error = std::move(error)](const HostResult<>& /*gone*/) mutable {
       done(std::unexpected(std::move(error)));
     });
@@ -711,8 +728,7 @@ void Host::Daemon::start_removal(Device& device) {
 // No session is left, and perhaps there never was one. Messages to the workers may be on their way all the same (the first
 // of a device, a resize); one more detach comes behind the last of them.
 void Host::Daemon::flush_workers(const std::string& name) {
-  devices_.at(name)->served->device()->detach(
-      [this, name](const Result<>&) { mailbox_->post([this, name] { on_detached(name); }); });
+  devices_.at(name)->served->detach([this, name](const Result<>&) { mailbox_->post([this, name] { on_detached(name); }); });
 }
 
 void Host::Daemon::on_detached(const std::string& name) {
@@ -724,15 +740,17 @@ void Host::Daemon::on_detached(const std::string& name) {
   }
   if (ending_) {
     if (const auto* disk = find<ServedDisk>(name)) {
-      final_disk_stats_.push_back({name, disk->device()->stats()});
+      final_disk_stats_.push_back(disk->stats());
     } else if (const auto* net = find<ServedNet>(name)) {
-      final_net_stats_.push_back({name, net->device()->stats()});
+      final_net_stats_.push_back(net->stats());
     }
   }
   const std::unique_ptr<Device> device = std::move(found->second);
   devices_.erase(found);
   if (device->endpoint != nullptr) {
     device->endpoint.reset();
+    spdlog::info("{}: closed", device->served->label());
+  } else if (device->served->is_made() && device->served->device() == nullptr) {
     spdlog::info("{}: closed", device->served->label());
   }
   device->served.reset();
@@ -813,8 +831,10 @@ HostResult<StatusOf<Kind>> Host::Daemon::status(const std::string& name) const {
   StatusOf<Kind> status;
   status.options = served->options();
   status.state = device.state;
-  if (served->device() != nullptr) {
+  if (served->is_made()) {
     fill_in(*served, status);
+  }
+  if (served->device() != nullptr) {
     status.acked_features = served->device()->acked_features();
   }
   if (device.endpoint != nullptr) {
@@ -847,8 +867,8 @@ template <typename Kind, typename Stats>
 std::vector<Stats> Host::Daemon::stats(const std::vector<Stats>& final_stats) const {
   std::vector<Stats> all = final_stats;
   for (const auto& entry : devices_) {
-    if (const Kind* served = find<Kind>(entry.first); served != nullptr && served->device() != nullptr) {
-      all.push_back({entry.first, served->device()->stats()});
+    if (const Kind* served = find<Kind>(entry.first); served != nullptr && served->is_made()) {
+      all.push_back(served->stats());
     }
   }
   std::ranges::sort(all, {}, &Stats::name);
@@ -873,6 +893,10 @@ HostResult<> Host::Daemon::set_link(const std::string& name, bool up) {
   if (devices_.at(name)->state != DeviceState::serving) {
     return std::unexpected(refuse(HostRefusal::conflict, fmt::format("net '{}' is {}, so its link can't be set", name,
                                                                      to_string(devices_.at(name)->state))));
+  }
+  if (net->device() == nullptr) {
+    return std::unexpected(
+        refuse(HostRefusal::conflict, fmt::format("net '{}' is an uplink: no guest sees its link", name)));
   }
   net->device()->set_link(up);
   return {};

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "control/net_options.hpp"
 #include "device/blk_device.hpp"
 #include "device/net_device.hpp"
+#include "device/net_uplink.hpp"
 #include "loop/executor.hpp"
 #include "loop/loop.hpp"
 #include "worker/worker_pool.hpp"
@@ -75,7 +77,8 @@ struct DiskStats {
 
 struct NetStats {
   std::string name;
-  NetDeviceStats stats;
+  NetDeviceStats stats;                  // of a card
+  std::optional<NetUplinkStats> uplink;  // of an uplink, which has nothing else
 };
 
 // How a request to the host failed, for who has to tell a client's fault from the environment's (the API's status codes).

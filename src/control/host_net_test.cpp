@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstdlib>
+#include <span>
+#include <thread>
 
 #include "control/host.hpp"
 #include "control/test_host.hpp"
@@ -272,6 +276,182 @@ TEST(HostNets, AnAddressStaysTheSameUnlessItIsGiven) {
   ASSERT_EQ(seen[0].size(), 3U);
   EXPECT_EQ(seen[0][0], given.mac);  // "g" is the first by name
   EXPECT_NE(seen[0][1], seen[0][2]);
+}
+
+NetOptions on_switch(std::string socket, std::string name, std::string lan = "lan0") {
+  NetOptions net = test_net(std::move(socket), std::move(name));
+  net.loop = false;
+  net.on_switch = std::move(lan);
+  return net;
+}
+
+// To `to`, from `from`; of a protocol that nobody has a use for.
+std::vector<std::byte> frame_between(const NetMac& from, const NetMac& to, std::size_t bytes, unsigned seed) {
+  std::vector<std::byte> frame = frame_of(bytes, seed);
+  std::ranges::copy(std::as_bytes(std::span(to)), frame.begin());
+  std::ranges::copy(std::as_bytes(std::span(from)), frame.begin() + 6);
+  frame[12] = std::byte{0x88};
+  frame[13] = std::byte{0xb5};
+  return frame;
+}
+
+bool send_frame(NetDriver& driver, const std::vector<std::byte>& frame) {
+  auto& tx = driver.pair(0).tx;
+  std::ranges::copy(frame, static_cast<std::byte*>(tx.buffer(0).host));
+  tx.set_header(0, {});
+  const NetDriverTransmitQueue::Frame one{.buffer = 0, .bytes = static_cast<std::uint32_t>(frame.size())};
+  if (tx.transmit({&one, 1}) != 1) {
+    return false;
+  }
+  tx.publish_and_kick();
+  return await_transmitted(tx) == 0U;
+}
+
+// What comes next; empty: nothing.
+std::vector<std::byte> receive_frame(NetDriver& driver) {
+  NetDriverFrame frame;
+  if (!await_frame(driver.pair(0), frame)) {
+    return {};
+  }
+  std::vector<std::byte> bytes = bytes_of(frame);
+  driver.pair(0).rx.give_back({&frame, 1});
+  driver.pair(0).rx.fill();
+  return bytes;
+}
+
+// Cards of one switch reach each other, those of another don't; and a switch outlives all of its cards but the last.
+TEST(HostNets, CardsOfASwitchReachEachOther) {
+  const TestDirectory directory;
+  HostOptions options;
+  options.workers.workers = 2;
+  TestHost host(options, {},
+                {on_switch(directory.file("a.sock"), "a"), on_switch(directory.file("b.sock"), "b"),
+                 on_switch(directory.file("c.sock"), "c", "lan1")});
+  ASSERT_TRUE(host.started()) << host.started().error().message;
+  const auto a = connect_card(directory.file("a.sock"));
+  const auto c = connect_card(directory.file("c.sock"));
+  ASSERT_TRUE(a && c);
+  const NetMac mac_a = status_of(host, "a").mac;
+  const NetMac mac_b = status_of(host, "b").mac;
+  EXPECT_EQ(status_of(host, "a").port.kind, "switch");
+  for (unsigned life = 0; life < 3; ++life) {
+    {
+      const auto b = connect_card(directory.file("b.sock"));
+      ASSERT_NE(b, nullptr);
+      for (const std::size_t bytes : {60U, 1514U}) {
+        const auto there = frame_between(mac_a, mac_b, bytes, life);
+        ASSERT_TRUE(send_frame(*a, there));
+        EXPECT_EQ(receive_frame(*b), there);
+        const auto back = frame_between(mac_b, mac_a, bytes, life + 7);
+        ASSERT_TRUE(send_frame(*b, back));
+        EXPECT_EQ(receive_frame(*a), back);
+      }
+    }
+    ASSERT_TRUE(host.remove("b"));
+    ASSERT_TRUE(host.add(on_switch(directory.file("b.sock"), "b")));
+  }
+  const std::vector<NetStats> stats = host.call([](Host& h) { return h.net_stats(); });
+  EXPECT_GT(stats[0].stats.pairs[0].port.lent, 0U) << "a and b are on two workers";
+  EXPECT_EQ(stats[2].stats.pairs[0].receive.frames, 0U) << "c is on another switch";
+  EXPECT_EQ(host.quit(), HostEnd::clean);
+}
+
+TEST(HostNets, ASwitchDropsWhatACardMayNotSend) {
+  const TestDirectory directory;
+  NetOptions checked = on_switch(directory.file("a.sock"), "a");
+  checked.checks_mac = true;
+  checked.vlan = 9;
+  NetOptions trunk = on_switch(directory.file("b.sock"), "b");
+  trunk.trunk = {9, 10};
+  TestHost host({}, {}, {checked, trunk, on_switch(directory.file("c.sock"), "c")});
+  ASSERT_TRUE(host.started()) << host.started().error().message;
+  const auto a = connect_card(directory.file("a.sock"));
+  const auto b = connect_card(directory.file("b.sock"));
+  const auto c = connect_card(directory.file("c.sock"));
+  ASSERT_TRUE(a && b && c);
+  constexpr NetMac kEverybody = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+  constexpr NetMac kOther = {2, 0, 0, 0, 0, 99};
+  ASSERT_TRUE(send_frame(*a, frame_between(kOther, kEverybody, 60, 0)));
+  const auto good = frame_between(status_of(host, "a").mac, kEverybody, 60, 1);
+  ASSERT_TRUE(send_frame(*a, good));
+  const std::vector<std::byte> tagged = receive_frame(*b);
+  ASSERT_EQ(tagged.size(), 64U);
+  EXPECT_EQ(tagged[12], std::byte{0x81});
+  EXPECT_EQ(tagged[15], std::byte{9});
+  EXPECT_TRUE(std::ranges::equal(std::span(tagged).subspan(16), std::span(good).subspan(12)));
+  const std::vector<NetStats> stats = host.call([](Host& h) { return h.net_stats(); });
+  EXPECT_EQ(stats[0].stats.pairs[0].port.switch_dropped[static_cast<std::size_t>(SwitchDrop::spoofed_mac)], 1U);
+  EXPECT_EQ(stats[2].stats.pairs[0].receive.frames, 0U) << "it isn't in VLAN 9";
+  EXPECT_EQ(host.quit(), HostEnd::clean);
+  EXPECT_THAT(host.report(), HasSubstr("switch dropped: spoofed_mac 1"));
+}
+
+// In a network namespace of its own, as below. The far end is a card on another tap of the same bridge.
+TEST(HostNets, AnUplinkJoinsASwitchAndATap) {
+  std::thread([] {
+    if (unshare(CLONE_NEWNET) != 0 || !std::filesystem::exists("/dev/net/tun")) {
+      GTEST_SKIP() << "no network namespace or no tap here (needs root)";
+    }
+    const TestDirectory directory;
+    ASSERT_EQ(std::system("ip link add br7 type bridge mcast_snooping 0 && ip link set br7 up"), 0);
+    NetOptions uplink;
+    uplink.on_switch = "lan0";
+    uplink.tap = "tap7";
+    uplink.bridge = "br7";
+    NetOptions far_card = test_net(directory.file("far.sock"), "far");
+    far_card.loop = false;
+    far_card.tap = "tap8";
+    far_card.bridge = "br7";
+    HostOptions options;
+    options.workers.workers = 2;
+    TestHost host(options, {}, {on_switch(directory.file("a.sock"), "a"), uplink, far_card});
+    ASSERT_TRUE(host.started()) << host.started().error().message;
+    ASSERT_EQ(std::system("ip link set tap7 up && ip link set tap8 up"), 0);
+    const auto a = connect_card(directory.file("a.sock"));
+    const auto far = connect_card(directory.file("far.sock"));
+    ASSERT_TRUE(a && far);
+    constexpr NetMac kA = {2, 0, 0, 0, 0, 1};
+    constexpr NetMac kFar = {2, 0, 0, 0, 0, 2};
+    const auto arrives = [](NetDriver& from, NetDriver& to, const std::vector<std::byte>& frame) {
+      // A port of a bridge takes a moment to forward.
+      for (int tries = 0; tries < 100; ++tries) {
+        if (!send_frame(from, frame)) {
+          return false;
+        }
+        NetDriverFrame got;
+        for (int looks = 0; looks < 50; ++looks) {
+          if (to.pair(0).rx.receive({&got, 1}) == 1) {
+            const bool same = bytes_of(got) == frame;
+            to.pair(0).rx.give_back({&got, 1});
+            to.pair(0).rx.fill();
+            if (same) {
+              return true;
+            }
+          }
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      }
+      return false;
+    };
+    EXPECT_TRUE(arrives(*a, *far, frame_between(kA, kFar, 60, 1)));
+    for (unsigned i = 0; i < 50; ++i) {
+      EXPECT_TRUE(arrives(*far, *a, frame_between(kFar, kA, 1000 + i, i)));
+      EXPECT_TRUE(arrives(*a, *far, frame_between(kA, kFar, 1000 + i, i + 100)));
+    }
+    const NetStatus status = status_of(host, "tap7");
+    EXPECT_EQ(status.port.kind, "tap");
+    EXPECT_FALSE(status.connected);
+    const HostResult<> link = host.call([](Host& h) { return h.set_link("tap7", false); });
+    ASSERT_FALSE(link);
+    EXPECT_EQ(link.error().message, "net 'tap7' is an uplink: no guest sees its link");
+    const HostResult<std::string> again = host.add(uplink);
+    ASSERT_FALSE(again);
+    EXPECT_EQ(again.error().refusal, HostRefusal::conflict);
+    EXPECT_TRUE(host.remove("tap7"));
+    EXPECT_TRUE(host.add(uplink)) << "it can be had again";
+    EXPECT_EQ(host.quit(), HostEnd::clean);
+    EXPECT_THAT(host.report(), HasSubstr("net 'tap7' (uplink)"));
+  }).join();
 }
 
 // In a network namespace of its own, which a thread and those that it starts may have.

@@ -1,5 +1,6 @@
 #include "control/net_options.hpp"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -50,19 +51,45 @@ Result<> check_port(const NetOptions& net, Notation notation) {
                                        {"fds", !net.fds.empty()},
                                        {"null", net.null},
                                        {"loop", net.loop},
-                                       {"source", net.source_bytes != 0}}) {
+                                       {"source", net.source_bytes != 0},
+                                       {"switch", !net.on_switch.empty()}}) {
     if (is_given) {
       given.emplace_back(name);
     }
   }
   if (given.empty()) {
-    return fail(fmt::format("a network card needs a port for its frames: {}, {}, {} or {}",
-                            written(notation, "tap", "<interface>"), written(notation, "null"), written(notation, "loop"),
-                            written(notation, "source")));
+    return fail(fmt::format("a network card needs a port for its frames: {}, {}, {}, {} or {}",
+                            written(notation, "tap", "<interface>"), written(notation, "switch", "<name>"),
+                            written(notation, "null"), written(notation, "loop"), written(notation, "source")));
   }
-  if (given.size() > 1) {
+  if (net.is_uplink() && given.size() == 2) {
+    if (!net.socket.empty()) {
+      return fail(fmt::format(
+          "a network card has one port for its frames: leave {} or switch out; or leave socket out, and the two are joined",
+          given.front()));
+    }
+    if (net.connect) {
+      return fail("connect: an uplink has no socket to connect to");
+    }
+    if (net.checks_mac || net.checks_ip) {
+      return fail(fmt::format("{}: what comes by an uplink is from many addresses; check the cards instead",
+                              net.checks_mac ? "mac-check" : "ip"));
+    }
+  } else if (given.size() > 1) {
     return fail(fmt::format("a network card has one port for its frames, and {} are given; leave all but one out",
                             fmt::join(given, " and ")));
+  }
+  if (net.on_switch.empty()) {
+    for (const auto& [name, is_given] : {std::pair{"vlan", net.vlan != 0},
+                                         {"trunk", !net.trunk.empty()},
+                                         {"isolated", net.isolated},
+                                         {"mac-check", net.checks_mac},
+                                         {"ip", net.checks_ip}}) {
+      if (is_given) {
+        return fail(
+            fmt::format("{}: only a port of a switch has that, and the port of this card is {}", name, given.front()));
+      }
+    }
   }
   if (!net.bridge.empty() && !net.is_tap()) {
     return fail(fmt::format("bridge: only a tap can be a port of a bridge, and the port of this card is {}", given.front()));
@@ -79,11 +106,15 @@ Result<> check_port(const NetOptions& net, Notation notation) {
 }
 
 std::string port_text(const NetOptions& net) {
+  const std::string on = net.on_switch.empty() ? "" : (net.is_tap() ? " on switch " : "switch ") + net.on_switch;
   if (!net.tap.empty()) {
-    return "tap " + net.tap;
+    return "tap " + net.tap + on;
   }
   if (!net.fds.empty()) {
-    return fmt::format("tap of descriptors {}", fmt::join(net.fds, ":"));
+    return fmt::format("tap of descriptors {}{}", fmt::join(net.fds, ":"), on);
+  }
+  if (!on.empty()) {
+    return on;
   }
   if (net.source_bytes != 0) {
     return fmt::format("source of {} bytes", net.source_bytes);
@@ -92,8 +123,97 @@ std::string port_text(const NetOptions& net) {
 }
 
 std::string default_net_name(const NetOptions& net) {
+  if (!net.tap.empty()) {
+    return device_name_from(net.tap, "net");
+  }
+  if (!net.on_switch.empty() && net.fds.empty()) {
+    return device_name_from(net.on_switch, "net");
+  }
   const std::string text = port_text(net);
-  return device_name_from(net.tap.empty() ? text.substr(0, text.find(' ')) : net.tap, "net");
+  return device_name_from(text.substr(0, text.find(' ')), "net");
+}
+
+Result<std::vector<std::uint16_t>> parse_vlans(std::string_view text) {
+  constexpr std::uint16_t kVlanLast = 4094;
+  std::vector<std::uint16_t> vlans;
+  const auto number = [](std::string_view part) -> std::uint16_t {
+    std::uint16_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    return error == std::errc{} && end == part.data() + part.size() && value <= kVlanLast ? value : std::uint16_t{0};
+  };
+  for (std::string_view rest = text;;) {
+    const std::size_t plus = rest.find('+');
+    const std::string_view part = rest.substr(0, plus);
+    const std::size_t dash = part.find('-');
+    const std::uint16_t first = number(part.substr(0, dash));
+    const std::uint16_t last = dash == std::string_view::npos ? first : number(part.substr(dash + 1));
+    if (first == 0 || last < first) {
+      return fail(fmt::format("'{}' names no VLANs from 1 to {}", text, kVlanLast));
+    }
+    for (std::uint16_t vlan = first; vlan <= last; ++vlan) {
+      if (std::ranges::find(vlans, vlan) != vlans.end()) {
+        return fail(fmt::format("'{}' names VLAN {} twice", text, vlan));
+      }
+      vlans.push_back(vlan);
+    }
+    if (plus == std::string_view::npos) {
+      return vlans;
+    }
+    rest.remove_prefix(plus + 1);
+  }
+}
+
+std::string vlans_text(const std::vector<std::uint16_t>& vlans) {
+  std::string text;
+  for (std::size_t i = 0; i < vlans.size();) {
+    std::size_t last = i;
+    while (last + 1 < vlans.size() && vlans[last + 1] == vlans[last] + 1) {
+      ++last;
+    }
+    text += text.empty() ? "" : "+";
+    text += last == i ? fmt::to_string(vlans[i]) : fmt::format("{}-{}", vlans[i], vlans[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+Result<> parse_addresses(std::string_view text, NetOptions& net) {
+  net.checks_ip = true;
+  net.ipv4.clear();
+  net.ipv6.clear();
+  for (std::string_view rest = text;;) {
+    const std::size_t plus = rest.find('+');
+    const std::string part(rest.substr(0, plus));
+    NetIpv4 four{};
+    NetIpv6 six{};
+    if (inet_pton(AF_INET, part.c_str(), four.data()) == 1) {
+      net.ipv4.push_back(four);
+    } else if (inet_pton(AF_INET6, part.c_str(), six.data()) == 1) {
+      net.ipv6.push_back(six);
+    } else {
+      return fail(fmt::format("'{}' is no IP address", part));
+    }
+    if (plus == std::string_view::npos) {
+      return {};
+    }
+    rest.remove_prefix(plus + 1);
+  }
+}
+
+std::string addresses_text(const NetOptions& net) {
+  std::string text;
+  char word[INET6_ADDRSTRLEN] = {};
+  const auto add = [&](int family, const void* address) {
+    text += text.empty() ? "" : "+";
+    text += inet_ntop(family, address, word, sizeof word);
+  };
+  for (const NetIpv4& address : net.ipv4) {
+    add(AF_INET, address.data());
+  }
+  for (const NetIpv6& address : net.ipv6) {
+    add(AF_INET6, address.data());
+  }
+  return text;
 }
 
 Result<NetMac> parse_mac(std::string_view text) {

@@ -68,6 +68,69 @@ TEST(NetName, IsThatOfTheInterfaceOrThePort) {
   EXPECT_EQ(default_net_name(card("", "s")), "loop");
 }
 
+TEST(NetName, IsThatOfTheSwitchOrOfAnUplinksInterface) {
+  NetOptions net;
+  net.on_switch = "lan0";
+  EXPECT_EQ(default_net_name(net), "lan0");
+  EXPECT_EQ(port_text(net), "switch lan0");
+  EXPECT_FALSE(net.is_uplink());
+  net.tap = "tap7";
+  EXPECT_EQ(default_net_name(net), "tap7");
+  EXPECT_EQ(port_text(net), "tap tap7 on switch lan0");
+  EXPECT_TRUE(net.is_uplink());
+}
+
+TEST(NetVlans, GoThereAndBack) {
+  for (const char* text : {"1", "4094", "10+20", "10-12+4000", "5+4+3"}) {
+    const Result<std::vector<std::uint16_t>> vlans = parse_vlans(text);
+    ASSERT_TRUE(vlans) << text;
+    EXPECT_EQ(vlans_text(*vlans), text);
+  }
+  EXPECT_EQ(parse_vlans("10-12+4000").value(), (std::vector<std::uint16_t>{10, 11, 12, 4000}));
+  for (const char* text :
+       {"", "0", "4095", "70000", "10+", "+10", "10++11", "12-10", "10-", "-10", "a", "10 ", "5+5", "1-4094+7"}) {
+    EXPECT_FALSE(parse_vlans(text)) << text;
+  }
+}
+
+TEST(NetAddresses, GoThereAndBack) {
+  NetOptions net;
+  ASSERT_TRUE(parse_addresses("10.0.0.2+2001:db8::2+10.0.0.3", net));
+  EXPECT_TRUE(net.checks_ip);
+  EXPECT_EQ(net.ipv4, (std::vector<NetIpv4>{{10, 0, 0, 2}, {10, 0, 0, 3}}));
+  EXPECT_EQ(net.ipv6.size(), 1U);
+  EXPECT_EQ(addresses_text(net), "10.0.0.2+10.0.0.3+2001:db8::2");
+  for (const char* text : {"", "10.0.0", "10.0.0.256", "10.0.0.2+", "fe80::g", "10.0.0.2 ", "10.0.0.2/24"}) {
+    NetOptions scratch;
+    EXPECT_FALSE(parse_addresses(text, scratch)) << text;
+  }
+}
+
+TEST(NetPorts, WhatBelongsToASwitchNeedsOne) {
+  NetOptions net = card("n", "/s");
+  net.vlan = 7;
+  EXPECT_EQ(check_port(net).error().message, "vlan: only a port of a switch has that, and the port of this card is loop");
+  net.loop = false;
+  net.on_switch = "lan0";
+  EXPECT_TRUE(check_port(net));
+}
+
+// A tap and a switch are joined only if there is no guest to be meant.
+TEST(NetPorts, AnUplinkHasNoSocket) {
+  NetOptions net;
+  net.on_switch = "lan0";
+  net.tap = "tap0";
+  EXPECT_TRUE(check_port(net));
+  net.checks_mac = true;
+  EXPECT_EQ(check_port(net).error().message,
+            "mac-check: what comes by an uplink is from many addresses; check the cards instead");
+  net.checks_mac = false;
+  net.socket = "/s";
+  EXPECT_EQ(
+      check_port(net).error().message,
+      "a network card has one port for its frames: leave tap or switch out; or leave socket out, and the two are joined");
+}
+
 TEST(NetPairs, AreAsManyAsDescriptorsUnlessTheyAreGiven) {
   NetOptions net;
   EXPECT_EQ(net.pairs(), 1U);

@@ -176,6 +176,20 @@ json transmit_json(const NetDeviceStats::Transmit& transmit) {
   return object;
 }
 
+json channel_json(const NetChannelStats& channel) {
+  return {{"dropped_down", channel.dropped_down},
+          {"dropped_error", channel.dropped_error},
+          {"full", channel.full},
+          {"receive_errors", channel.receive_errors}};
+}
+
+// What only a switch's channels count.
+json switch_json(const NetChannelStats& channel) {
+  return {{"dropped", refused_json<SwitchDrop>(channel.switch_dropped)},
+          {"passed",
+           {{"flooded", channel.flooded}, {"lent", channel.lent}, {"copied", channel.copied}, {"rings", channel.rings}}}};
+}
+
 json store_json(const BlkDeviceStats::Store& store) {
   json failures = json::object();
   for (std::size_t i = 0; i < kBlkFailures; ++i) {
@@ -261,7 +275,35 @@ void add_counts(std::string& out, std::string_view title, const json& objects, s
   }
 }
 
+void add_switch_counts(std::string& out, const json& pairs) {
+  json switches = json::array();
+  for (const json& pair : pairs) {
+    switches.push_back(member(pair, "switch"));
+  }
+  add_counts(out, "switch", switches, "passed");
+  add_counts(out, "switch dropped", switches, "dropped");
+}
+
+std::string uplink_section(const json& net) {
+  std::string out = fmt::format("net '{}' (uplink)\n", text(net, "name"));
+  Table frames({"pair", "worker", "in frames", "out frames", "cut", "bad headers", "no room", "uncuttable"});
+  const json& pairs = member(net, "uplink");
+  for (const json& pair : pairs) {
+    frames.add({count_text(number(pair, "index")), count_text(number(pair, "worker")), count_text(number(pair, "frames_in")),
+                count_text(number(pair, "frames_out")), count_text(number(pair, "cut")),
+                count_text(number(pair, "bad_headers")), count_text(number(pair, "dropped_full")),
+                count_text(number(pair, "dropped_uncuttable"))});
+  }
+  out += frames.text("  ");
+  add_counts(out, "port", pairs, "port");
+  add_switch_counts(out, pairs);
+  return out;
+}
+
 std::string net_section(const json& net) {
+  if (member(net, "uplink").is_array()) {
+    return uplink_section(net);
+  }
   std::string out = fmt::format("net '{}'\n", text(net, "name"));
   Table frames({"pair", "worker", "receive", "transmit", "received", "in frames", "gso", "dropped", "sent", "in frames",
                 "gso", "refused"});
@@ -308,6 +350,7 @@ std::string net_section(const json& net) {
   }
   add_counts(out, "transmit refused", transmits, "refused");
   add_counts(out, "port", member(net, "pairs"), "port");
+  add_switch_counts(out, member(net, "pairs"));
   if (number(control, "commands") != 0) {
     out += fmt::format("  control commands: {}\n", number(control, "commands"));
   }
@@ -436,6 +479,9 @@ json disk_status_json(const DiskStatus& disk) {
 json net_status_json(const NetStatus& net) {
   json object = device_status_json(DeviceKind::net, net.options, net, net.options.pairs());
   object["port"] = port_text(net.options);
+  if (net.options.is_uplink()) {
+    return object;
+  }
   if (net.state != DeviceState::opening) {
     object.update({{"mac", mac_text(net.mac)},
                    {"link", net.link ? "up" : "down"},
@@ -462,18 +508,35 @@ json disk_stats_json(const DiskStats& disk) {
             {"other", latency_json(disk.stats.other)}}}};
 }
 
+json uplink_stats_json(const NetStats& net) {
+  json pairs = json::array();
+  for (const NetUplinkStats::Pair& pair : net.uplink->pairs) {
+    pairs.push_back({{"index", pairs.size()},
+                     {"worker", pair.worker},
+                     {"frames_in", pair.frames_in},
+                     {"frames_out", pair.frames_out},
+                     {"cut", pair.cut},
+                     {"bad_headers", pair.bad_headers},
+                     {"dropped_full", pair.dropped_full},
+                     {"dropped_uncuttable", pair.dropped_uncuttable},
+                     {"port", channel_json(pair.outside)},
+                     {"switch", switch_json(pair.inside)}});
+  }
+  return {{"kind", to_string(DeviceKind::net)}, {"name", net.name}, {"uplink", std::move(pairs)}};
+}
+
 json net_stats_json(const NetStats& net) {
+  if (net.uplink) {
+    return uplink_stats_json(net);
+  }
   json pairs = json::array();
   for (const NetDeviceStats::Pair& pair : net.stats.pairs) {
     pairs.push_back({{"index", pairs.size()},
                      {"worker", pair.worker},
                      {"receive", receive_json(pair.receive)},
                      {"transmit", transmit_json(pair.transmit)},
-                     {"port",
-                      {{"dropped_down", pair.dropped_down},
-                       {"dropped_error", pair.dropped_error},
-                       {"full", pair.full},
-                       {"receive_errors", pair.receive_errors}}}});
+                     {"port", channel_json(pair.port)},
+                     {"switch", switch_json(pair.port)}});
   }
   json object = {{"kind", to_string(DeviceKind::net)}, {"name", net.name}, {"pairs", std::move(pairs)}};
   if (net.stats.control) {

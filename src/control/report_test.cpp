@@ -109,8 +109,8 @@ NetStats two_pairs() {
   pair.transmit.discarded = 3;
   pair.transmit.refused[1] = 2;
   pair.transmit.batches = 5;
-  pair.dropped_down = 6;
-  pair.full = 8;
+  pair.port.dropped_down = 6;
+  pair.port.full = 8;
   net.stats.pairs[1].worker = 1;
   net.stats.pairs[1].transmit.broken = true;
   NetDeviceStats::Control& control = net.stats.control.emplace(NetDeviceStats::Control{});

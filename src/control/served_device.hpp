@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/blk/image_file.hpp"
@@ -14,9 +15,12 @@
 #include "control/device_options.hpp"
 #include "device/ring_device.hpp"
 #include "loop/executor.hpp"
+#include "vhost_user/device.hpp"
 #include "worker/worker_pool.hpp"
 
 namespace ringway {
+
+class Switches;
 
 class ServedDevice {
  public:
@@ -28,6 +32,7 @@ class ServedDevice {
   };
   struct Surroundings {
     const WorkerPool& workers;
+    Switches& switches;
     std::uint32_t first_worker = 0;  // that its queues are dealt to
     Duration stop_deadline;
     Executor& control;
@@ -63,8 +68,12 @@ class ServedDevice {
   [[nodiscard]] virtual Result<> open(bool workers_have_uring, const std::vector<Holding>& held) = 0;
   // REQUIRES: open() has succeeded. Errors name the device.
   [[nodiscard]] virtual Result<> create_device(const Surroundings& surroundings) = 0;
-  // Null before.
+  // Null before, and of what has no guest (an uplink).
   [[nodiscard]] virtual RingDevice* device() const = 0;
+  // Whether create_device() has succeeded.
+  [[nodiscard]] virtual bool is_made() const { return device() != nullptr; }
+  // As RingDevice::detach(). REQUIRES: is_made().
+  virtual void detach(vhost_user::Done<> done) { device()->detach(std::move(done)); }
   // One line about what is served now. REQUIRES: a device.
   [[nodiscard]] virtual std::string summary() const = 0;
 

@@ -5,6 +5,7 @@
 
 #include "backend/blk/make_store.hpp"
 #include "control/disk_options.hpp"
+#include "control/host.hpp"
 #include "control/served_device.hpp"
 #include "device/blk_device.hpp"
 
@@ -30,6 +31,8 @@ class ServedDisk final : public ServedDevice {
   [[nodiscard]] Result<> create_device(const Surroundings& surroundings) override;
   [[nodiscard]] BlkDevice* device() const override { return device_.get(); }
   [[nodiscard]] std::string summary() const override;
+  // REQUIRES: is_made().
+  [[nodiscard]] DiskStats stats() const { return {.name = options_.name, .stats = device_->stats()}; }
 
   // Why this engine.
   [[nodiscard]] const std::string& engine_reason() const { return choice_.reason; }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 
+#include "backend/net/net_port.hpp"
 #include "metrics/counter.hpp"
 #include "request/net_control.hpp"
 #include "request/net_frame.hpp"
@@ -27,6 +29,29 @@ struct NetReceiveCounters {
   Counter dropped_unsegmentable;  // GSO that the guest can't take, and that can't be cut
   Counter dropped_disabled;       // the pair isn't in use
   Counter bad_buffers;            // chains that were no receive buffers
+};
+
+// A copy of NetChannelCounters.
+struct NetChannelStats {
+  std::uint64_t dropped_down = 0, dropped_error = 0, full = 0, receive_errors = 0;
+  std::array<std::uint64_t, kSwitchDrops> switch_dropped{};
+  std::uint64_t flooded = 0, lent = 0, copied = 0, rings = 0;
+
+  [[nodiscard]] static NetChannelStats of(const NetChannelCounters& counters) noexcept {
+    NetChannelStats stats{.dropped_down = counters.dropped_down.get(),
+                          .dropped_error = counters.dropped_error.get(),
+                          .full = counters.full.get(),
+                          .receive_errors = counters.receive_errors.get(),
+                          .switch_dropped = {},
+                          .flooded = counters.flooded.get(),
+                          .lent = counters.lent.get(),
+                          .copied = counters.copied.get(),
+                          .rings = counters.rings.get()};
+    for (std::size_t i = 0; i < kSwitchDrops; ++i) {
+      stats.switch_dropped[i] = counters.switch_dropped[i].get();
+    }
+    return stats;
+  }
 };
 
 struct NetControlCounters {

@@ -328,10 +328,7 @@ NetDeviceStats NetDevice::stats() const {
     for (std::size_t i = 0; i < kNetRefusals; ++i) {
       to.transmit.refused[i] = transmit.refused[i].get();
     }
-    to.dropped_down = pair->counters.dropped_down.get();
-    to.dropped_error = pair->counters.dropped_error.get();
-    to.full = pair->counters.full.get();
-    to.receive_errors = pair->counters.receive_errors.get();
+    to.port = NetChannelStats::of(pair->counters);
   }
   if (has_control()) {
     NetDeviceStats::Control& to = stats.control.emplace(NetDeviceStats::Control{control_queue_->ring_stats()});

@@ -61,7 +61,7 @@ struct NetDeviceStats {
     std::uint32_t worker = 0;
     Receive receive;
     Transmit transmit;
-    std::uint64_t dropped_down = 0, dropped_error = 0, full = 0, receive_errors = 0;
+    NetChannelStats port;
   };
   std::vector<Pair> pairs;
   struct Control : RingStats {

@@ -232,6 +232,9 @@ class Uml:
     timeout = 120
     virtio_id = 2  # a block device; 1 is a network card
 
+    def __init__(self, name="guest"):
+        self.name = name
+
     def require(self):
         if shutil.which("linux.uml") is None:
             raise Skip("linux.uml is not installed (package user-mode-linux: tools/setup guest)")
@@ -239,7 +242,7 @@ class Uml:
             raise Skip("/dev/shm isn't writable, and UML keeps the guest's memory there")
 
     def command(self, lab, sockets, parameters):
-        return (["linux.uml", "mem=256M", f"uml_dir={lab.folder}/uml", "umid=guest"]
+        return (["linux.uml", "mem=256M", f"uml_dir={lab.folder}/uml", f"umid={self.name}"]
                 + [f"virtio_uml.device={path}:{self.virtio_id}" for path in sockets]
                 + ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", f"init={GUEST_INIT}", "con=null",
                    "con0=fd:0,fd:1", "quiet"] + parameters)
@@ -249,6 +252,7 @@ class Qemu:
     """An emulated PC with two virtual CPUs. `prefix` runs QEMU elsewhere, for instance in a Debian 13 tree."""
 
     timeout = 240
+    name = "guest"
 
     def __init__(self, prefix=None, packed=False, reboots=False):
         self.prefix = prefix
@@ -354,7 +358,7 @@ def boot(lab, guest, sockets, steps, parameters, answers, show=None):
     guest.require()
     started = time.monotonic()
     words = [f"ringway_steps={','.join(steps)}"] + [f"ringway_{key}={value}" for key, value in parameters.items()]
-    process = lab.start("guest", guest.command(lab, sockets, words), console=True)
+    process = lab.start(guest.name, guest.command(lab, sockets, words), console=True)
     report = Report()
     output = process.child.stdout
     os.set_blocking(output.fileno(), False)
