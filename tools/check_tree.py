@@ -14,8 +14,8 @@ import sys
 # A file may include from its own folder and from folders on earlier lines, not from others on its own line.
 LAYERS = (
     ("base",),
-    ("policy", "metrics", "trace", "guest"),
-    ("loop", "ring"),
+    ("policy", "metrics", "guest"),
+    ("loop", "ring", "trace"),
     ("request",),
     ("backend", "completion"),
     ("notify", "vhost_user"),

@@ -64,12 +64,14 @@ int main(int argc, char** argv) {
       "  ringway serve --disk path=disk.img,socket=/tmp/disk.sock     serve a disk until Ctrl-C\n"
       "  ringway serve --net tap=tap0,socket=/tmp/net.sock            serve a network card (root, or a tap made by it)\n"
       "  ringway ctl stats                                            look at it from another terminal\n"
+      "  ringway trace                                                and see where its requests' time goes\n"
       "  ringway bench blk --self                                     what this machine can do\n"
       "  ringway check blk --socket /tmp/disk.sock                    does a back-end keep to the rules?\n"
       "\nringway <command> --help tells more.");
   int exit_code = 0;
   ringway::cli::add_serve(app, exit_code);
   ringway::cli::add_ctl(app, exit_code);
+  ringway::cli::add_trace(app, exit_code);
   ringway::cli::add_bench(app, exit_code);
   ringway::cli::add_check(app, exit_code);
   if (const std::string option = ringway::cli::option_with_empty_value(argc, argv); !option.empty()) {

@@ -41,6 +41,7 @@
 #include "control/host.hpp"
 #include "control/log_sink.hpp"
 #include "control/report.hpp"
+#include "control/trace_report.hpp"
 #include "loop/clock.hpp"
 #include "vhost_user/socket_log.hpp"
 
@@ -177,6 +178,8 @@ class Server final : public ApiServer, private FdHandler {
   void remove(const RequestPointer& request, const std::string& name);
   void resize(const RequestPointer& request, const std::string& name);
   void set_link(const RequestPointer& request, const std::string& name);
+  void set_trace(const RequestPointer& request);
+  [[nodiscard]] Answer trace_records();
   [[nodiscard]] Answer list(std::optional<DeviceKind> kind) const;
   [[nodiscard]] Answer status(DeviceKind kind, const std::string& name) const;
 
@@ -555,17 +558,30 @@ void Server::route(const RequestPointer& request, std::string_view url, std::str
       return;
     }
   }
+  if (url == "/v1/trace" && method == "POST") {
+    set_trace(request);
+    return;
+  }
+  if (url == "/v1/trace") {
+    request->answer =
+        method == "GET" ? Answer{.body = trace_status_json(host_.trace_status())} : method_not_allowed("GET, POST");
+    return;
+  }
+  if (url == "/v1/trace/records") {
+    request->answer = method == "GET" ? trace_records() : method_not_allowed("GET");
+    return;
+  }
   if (std::optional<Answer> answer = read_only(url)) {
     request->answer = method == "GET" ? std::move(answer) : method_not_allowed("GET");
   } else if (url == "/v1/quit") {
     request->answer = method == "POST" ? Answer{.status = MHD_HTTP_ACCEPTED, .body = {{"quitting", true}}, .quits = true}
                                        : method_not_allowed("POST");
   } else {
-    request->answer =
-        failure(MHD_HTTP_NOT_FOUND,
-                fmt::format("there is nothing at '{}'; try /v1/devices, /v1/disks, /v1/nets, any of them with "
-                            "/<name>, /v1/stats, /v1/stats/<name>, /v1/workers, /v1/log, /v1/version or /v1/quit",
-                            url));
+    request->answer = failure(MHD_HTTP_NOT_FOUND,
+                              fmt::format("there is nothing at '{}'; try /v1/devices, /v1/disks, /v1/nets, any of them with "
+                                          "/<name>, /v1/stats, /v1/stats/<name>, /v1/trace, /v1/trace/records, /v1/workers, "
+                                          "/v1/log, /v1/version or /v1/quit",
+                                          url));
   }
 }
 
@@ -719,6 +735,32 @@ void Server::set_link(const RequestPointer& request, const std::string& name) {
   const bool up = body->at("up").get<bool>();
   const HostResult<> set = host_.set_link(name, up);
   request->answer = set ? Answer{.body = {{"name", name}, {"link", up ? "up" : "down"}}} : failure(set.error());
+}
+
+void Server::set_trace(const RequestPointer& request) {
+  const Result<json> body = parse_body(request->body);
+  const bool right = body && body->contains("every") && body->at("every").is_number_unsigned() &&
+                     body->at("every").get<std::uint64_t>() <= Tracing::kEveryMax &&
+                     (!body->contains("records") || body->at("records").is_boolean()) &&
+                     body->size() == (body->contains("records") ? 2U : 1U);
+  if (!right) {
+    request->answer =
+        failure(MHD_HTTP_BAD_REQUEST,
+                body ? fmt::format(R"(give {{"every": N}}: one in N requests is followed, from 1 (all) to {}, or )"
+                                   R"(0 (none); and "records": true to take them from /v1/trace/records)",
+                                   Tracing::kEveryMax)
+                     : body.error().message);
+    return;
+  }
+  host_.set_trace(body->at("every").get<std::uint32_t>(), body->value("records", false));
+  request->answer = Answer{.body = trace_status_json(host_.trace_status())};
+}
+
+Answer Server::trace_records() {
+  constexpr std::size_t kRecordsMax = 65536;  // about 15 MiB
+  const std::vector<StageRecord> records = host_.take_trace(kRecordsMax);
+  return {
+      .body = {{"records", trace_records_json(records, host_.device_numbers())}, {"dropped", host_.trace_status().dropped}}};
 }
 
 struct Resize {

@@ -155,6 +155,8 @@ class Host::Daemon {
   std::vector<DiskStats> disk_stats() const { return stats<ServedDisk>(final_disk_stats_); }
   std::vector<NetStats> net_stats() const { return stats<ServedNet>(final_net_stats_); }
   std::string stats_report() const;
+  Tracing& tracing() { return *tracing_; }
+  std::map<std::uint32_t, std::string> device_numbers() const;
   HostEnd run();
   void quit(const std::string& reason);
   void quit_now(const std::string& reason);
@@ -235,6 +237,7 @@ class Host::Daemon {
   void report() const;
   void watch_workers() {
     workers_->free_stuck_writes();
+    tracing_->look(clock_now());
     watchdog_->set(clock_now() + limits::kStuckWritePeriod);
   }
 
@@ -242,6 +245,7 @@ class Host::Daemon {
   std::unique_ptr<EpollLoop> loop_;
   std::unique_ptr<Mailbox> mailbox_;  // workers and openers post to it
   std::unique_ptr<WorkerPool> workers_;
+  std::optional<Tracing> tracing_;
   Switches switches_;
   std::unique_ptr<SignalWatch> signals_;
   std::map<std::string, std::unique_ptr<Device>> devices_;
@@ -278,6 +282,7 @@ Result<std::unique_ptr<Host::Daemon>> Host::Daemon::create(HostOptions options) 
     RW_TRY(daemon->signals_->start());
   }
   RW_TRY_ASSIGN(daemon->workers_, WorkerPool::create(daemon->options_.workers));
+  daemon->tracing_.emplace(daemon->workers_->ports());
   Daemon* self = daemon.get();
   daemon->drain_timer_ = std::make_unique<FunctionTimer>(*daemon->loop_, [self] { self->on_drain_deadline(); });
   daemon->watchdog_ = std::make_unique<FunctionTimer>(*daemon->loop_, [self] { self->watch_workers(); });
@@ -883,6 +888,16 @@ std::string Host::Daemon::stats_report() const {
   return stats_table(stats_json(disk_stats(), net_stats())) + workers_table(workers);
 }
 
+std::map<std::uint32_t, std::string> Host::Daemon::device_numbers() const {
+  std::map<std::uint32_t, std::string> names;
+  for (const auto& [name, device] : devices_) {
+    if (device->served->device() != nullptr) {
+      names.emplace(device->served->device()->number(), name);
+    }
+  }
+  return names;
+}
+
 // --- the cable ---
 
 HostResult<> Host::Daemon::set_link(const std::string& name, bool up) {
@@ -991,6 +1006,18 @@ std::vector<WorkerStats> Host::worker_stats() const {
 }
 const WorkerPool& Host::workers() const noexcept {
   return daemon_->workers();
+}
+TraceStatus Host::trace_status() const {
+  return daemon_->tracing().status();
+}
+void Host::set_trace(std::uint32_t every, bool records) {
+  daemon_->tracing().set(every, records, clock_now());
+}
+std::vector<StageRecord> Host::take_trace(std::size_t most) {
+  return daemon_->tracing().take(most, clock_now());
+}
+std::map<std::uint32_t, std::string> Host::device_numbers() const {
+  return daemon_->device_numbers();
 }
 std::string Host::stats_report() const {
   return daemon_->stats_report();

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,7 @@
 #include "base/result.hpp"
 #include "control/disk_options.hpp"
 #include "control/net_options.hpp"
+#include "control/tracing.hpp"
 #include "device/blk_device.hpp"
 #include "device/net_device.hpp"
 #include "device/net_uplink.hpp"
@@ -145,6 +147,14 @@ class Host {
   [[nodiscard]] std::vector<NetStats> net_stats() const;
   [[nodiscard]] std::vector<WorkerStats> worker_stats() const;
   [[nodiscard]] const WorkerPool& workers() const noexcept;
+
+  // How many requests are followed through their stages, and what that has shown.
+  [[nodiscard]] TraceStatus trace_status() const;
+  // `every`: one in so many, 0: none. `records`: for take_trace(), which has to be called at least each Tracing::kLease.
+  void set_trace(std::uint32_t every, bool records);
+  [[nodiscard]] std::vector<StageRecord> take_trace(std::size_t most);
+  [[nodiscard]] std::map<std::uint32_t, std::string> device_numbers() const;  // names by RingDevice::number()
+
   // The tables for people: per device and queue, and the workers. After run() it holds the final counts.
   [[nodiscard]] std::string stats_report() const;
 

@@ -75,6 +75,7 @@ inline Queue::Pumped BlkQueue::end_pump(bool took, Pumped result) noexcept {
     channel_->end_of_batch();
   }
   budget_ = std::min(budget_, 0);
+  pumped();
   return result;
 }
 
@@ -92,6 +93,7 @@ inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus sta
   const Chain& chain = context.chain;
   slot.chain = chain.id();
   slot.popped = context.now;
+  slot.traced = context.stages.due() ? follow() : nullptr;
   slot.pinned = pin();
   BlkOperation& operation = slot.operation;
   const std::span<iovec> storage = context.slots.segments(slot, chain.readable().size() + chain.writable().size());
@@ -101,11 +103,34 @@ inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus sta
     return;
   }
   operation.completions = this;
+  if (RW_UNLIKELY(slot.traced != nullptr)) {
+    note_parsed(context, slot);
+  }
   if (RW_UNLIKELY(operation.request.opcode == BlkOpcode::get_id)) {
     answer_id(operation);
     return;
   }
   channel_->submit(operation);
+}
+
+void BlkQueue::note_parsed(WorkerContext& context, const BlkSlot& slot) noexcept {
+  const BlkRequest& request = slot.operation.request;
+  StageRecord& record = slot.traced->record;
+  record.kind = request.opcode == BlkOpcode::in    ? TracedKind::read
+                : request.opcode == BlkOpcode::out ? TracedKind::write
+                                                   : TracedKind::other;
+  record.bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(request.bytes, UINT32_MAX));
+  context.stages.stamp<Stage::parsed>(*slot.traced);
+  context.stages.prepare(*slot.traced);
+}
+
+void BlkQueue::note_finished(const BlkSlot& slot, std::uint8_t status) noexcept {
+  slot.traced->record.failed = status != spec::kBlkStatusOk;
+  if (may_complete()) {
+    context().stages.complete(*slot.traced);
+  } else {
+    context().stages.drop(*slot.traced);
+  }
 }
 
 void BlkQueue::refuse(BlkSlot& slot, const BlkParsed& parsed) noexcept {
@@ -178,6 +203,9 @@ void BlkQueue::turn_ended(Duration length) noexcept {
 
 inline void BlkQueue::finish(BlkSlot& slot, std::byte* status_address, std::uint8_t status, std::uint32_t used_length,
                              std::span<const iovec> data) noexcept {
+  if (RW_UNLIKELY(slot.traced != nullptr)) {
+    note_finished(slot, status);
+  }
   if (may_complete()) {
     if (RW_LIKELY(status_address != nullptr)) {
       guest::store(status_address, status);

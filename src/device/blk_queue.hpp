@@ -44,6 +44,9 @@ class BlkQueue final : public RingQueue, public BlkCompletions {
   [[nodiscard]] Pumped end_pump(bool took, Pumped result) noexcept;
   [[nodiscard]] Pumped queue_up(WorkerContext& context) noexcept;
   void serve(WorkerContext& context, BlkSlot& slot, PopStatus status) noexcept;
+  // Of a request that is followed.
+  [[gnu::cold, gnu::noinline]] void note_parsed(WorkerContext& context, const BlkSlot& slot) noexcept;
+  [[gnu::cold, gnu::noinline]] void note_finished(const BlkSlot& slot, std::uint8_t status) noexcept;
   void refuse(BlkSlot& slot, const BlkParsed& parsed) noexcept;
   void answer_id(BlkOperation& operation) noexcept;
   // Gives a chain back to the driver (unless the ring is gone) and the slot to the pool.

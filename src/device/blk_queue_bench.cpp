@@ -113,6 +113,7 @@ struct Bench {
 [[gnu::noinline]] void serve_batch(Bench& bench) {
   static_cast<void>(bench.queue->pump(bench.context));
   bench.context.settle_published();
+  bench.context.stages.settle();
   bench.queue->publish();
   bench.context.end_turn({1000});
 }

@@ -29,6 +29,7 @@
 namespace ringway {
 
 class Queue;
+struct TracedRequest;  // trace/stage_recorder.hpp
 
 struct PinnedMap;  // device/ring_queue.hpp
 
@@ -42,7 +43,8 @@ struct alignas(64) BlkSlot {
   ChainId chain;
   PinnedMap* pinned = nullptr;
   Instant popped;
-  WideSegments* wide = nullptr;  // borrowed from the pool when the inline segments don't suffice
+  TracedRequest* traced = nullptr;  // if it is followed
+  WideSegments* wide = nullptr;     // borrowed from the pool when the inline segments don't suffice
   std::array<iovec, limits::kInlineSegments> segments;
 };
 

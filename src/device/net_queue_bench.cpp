@@ -197,6 +197,7 @@ struct Bench {
   }
   static_cast<void>(context.pump_active());
   context.settle_published();
+  context.stages.settle();
   context.publish_finished();
 }
 

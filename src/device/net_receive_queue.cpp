@@ -41,17 +41,32 @@ Queue::Pumped NetReceiveQueue::pump(WorkerContext& /*its scratch is known*/) noe
   }
   starved_ = has_more_ = false;
   enter_turn();
+  StageRecorder& stages = context().stages;
+  const std::uint64_t began = stages.near(limits::kNetPumpFrames) ? StageClock::now() : 0;
   const std::uint64_t before = counters_.frames.get();
   const NetChannel::Received received = channel_->receive(limits::kNetPumpFrames);
   if (RW_UNLIKELY(!receives_)) {  // a ring fault meanwhile
     return Pumped::inactive;
   }
+  if (stages.due(counters_.frames.get() - before)) {
+    note_received(began);
+  }
+  pumped();
   if (received == NetChannel::Received::budget || RW_UNLIKELY(budget_ <= 0)) {
     has_more_ = true;
     return Pumped::budget;
   }
   starved_ = received == NetChannel::Received::no_buffers;
   return counters_.frames.get() != before ? Pumped::some : Pumped::nothing;
+}
+
+// The first frame of the batch; what lies between its being there and its being in the guest's buffers is the port's.
+void NetReceiveQueue::note_received(std::uint64_t began) noexcept {
+  if (TracedRequest* const followed = follow(); followed != nullptr) {
+    followed->record.kind = TracedKind::receive;
+    followed->record.ticks[static_cast<std::size_t>(Stage::popped)] = began;
+    context().stages.complete(*followed);
+  }
 }
 
 bool NetReceiveQueue::arm() noexcept {

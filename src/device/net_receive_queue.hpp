@@ -68,6 +68,7 @@ class NetReceiveQueue final : public RingQueue, public NetReceiver {
   // Not while there are only as many buffers as were too few.
   [[nodiscard]] bool awaits_kick() noexcept override { return has_more_ || (starved_ && arm_for(shortage_)); }
   void on_state() noexcept override;
+  [[gnu::cold, gnu::noinline]] void note_received(std::uint64_t began) noexcept;
 
   enum class Taken : std::uint8_t {
     enough,

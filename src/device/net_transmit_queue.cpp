@@ -50,9 +50,19 @@ Queue::Pumped NetTransmitQueue::pump(WorkerContext& context) noexcept {
   budget_ = std::min(budget_, 0) + limits::kPumpBudget;
   bool took = false;
   while (RW_LIKELY(budget_ > 0)) {
+    const std::uint64_t began = context.stages.near(limits::kNetBatch) ? StageClock::now() : 0;
     const Gathered gathered = gather(context.chain);
     took = took || chain_count_ != 0;
-    if (RW_UNLIKELY(!send())) {
+    TracedRequest* const followed = context.stages.due(frame_count_) ? follow() : nullptr;
+    if (RW_UNLIKELY(followed != nullptr)) {
+      note_gathered(context, *followed, began);
+    }
+    const bool sent = send();
+    if (RW_UNLIKELY(followed != nullptr)) {
+      context.stages.complete(*followed);
+    }
+    pumped();
+    if (RW_UNLIKELY(!sent)) {
       blocked_ = true;
       return Pumped::inactive;
     }
@@ -65,6 +75,15 @@ Queue::Pumped NetTransmitQueue::pump(WorkerContext& context) noexcept {
     }
   }
   return Pumped::budget;
+}
+
+// Its first frame stands for the batch.
+void NetTransmitQueue::note_gathered(WorkerContext& context, TracedRequest& followed, std::uint64_t began) noexcept {
+  followed.record.kind = TracedKind::transmit;
+  followed.record.bytes = scratch_->frames[0].bytes;
+  followed.record.ticks[static_cast<std::size_t>(Stage::popped)] = began;
+  context.stages.stamp<Stage::parsed>(followed);
+  context.stages.stamp<Stage::submitted>(followed);
 }
 
 NetLoan NetTransmitQueue::lend(std::size_t frame) noexcept {

@@ -29,6 +29,13 @@ vhost_user::Done<T> answer_on(Executor& control, vhost_user::Done<T> done) {
 
 }  // namespace
 
+RingDevice::RingDevice(Executor& control)
+    : number_([] {
+        static std::atomic<std::uint32_t> last{0};
+        return last.fetch_add(1, std::memory_order_relaxed) + 1;
+      }()),
+      control_(control) {}
+
 RingDevice::~RingDevice() {
   RW_CHECK(port_ == nullptr);
 }
@@ -46,7 +53,8 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
   // A ring may call more often than the control thread sends: of a ring, one call is on its way at most. acq_rel: whoever
   // finds it on its way has published what the driver will see when that one comes.
   const auto call_on_its_way = std::make_shared<std::atomic<bool>>(false);
-  return {.index = index,
+  return {.device = number_,
+          .index = index,
           .stop_deadline = stop_deadline,
           .send_inband_call =
               [this, call_on_its_way](std::uint32_t ring) {

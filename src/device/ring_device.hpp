@@ -27,6 +27,8 @@ class RingDevice : public vhost_user::Device {
   RingDevice& operator=(const RingDevice&) = delete;
   ~RingDevice() override;
 
+  // By which records of its requests name it; no other device of this process has it, or had.
+  [[nodiscard]] std::uint32_t number() const { return number_; }
   [[nodiscard]] bool attached() const { return port_ != nullptr; }
 
   // --- vhost_user::Device ---
@@ -49,7 +51,7 @@ class RingDevice : public vhost_user::Device {
 
  protected:
   // `control` is the control thread's executor.
-  explicit RingDevice(Executor& control) : control_(control) {}
+  explicit RingDevice(Executor& control);
 
   // For the queue of that index, which add_queue() then gets.
   [[nodiscard]] RingQueue::Surroundings surroundings(std::uint32_t index, Duration stop_deadline);
@@ -95,6 +97,7 @@ class RingDevice : public vhost_user::Device {
  private:
   void tell_front_end(std::move_only_function<void(vhost_user::FrontEndPort&)> what);
 
+  const std::uint32_t number_;
   Executor& control_;
   vhost_user::FrontEndPort* port_ = nullptr;
   std::vector<RingQueue*> queues_;

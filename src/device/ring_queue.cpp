@@ -295,6 +295,7 @@ void RingQueue::publish() noexcept {
     ring_->publish();
     inflight_.published(ring_->used_index());
     ring_counters_.batches.add();
+    context_->stages.published(owner());
   }
   if (RW_UNLIKELY(log_ != nullptr && log_used_ring_)) {
     for (const WrittenRange::Piece& piece : ring_->take_written().pieces) {
@@ -336,11 +337,13 @@ void RingQueue::log_ring_piece(const WrittenRange::Piece& piece) noexcept {
 void RingQueue::signal_call() noexcept {
   if (RW_UNLIKELY(inband_call_)) {
     (around_.send_inband_call(around_.index) ? ring_counters_.calls : ring_counters_.calls_coalesced).add();
+    context_->stages.called(owner());
     return;
   }
   switch (call_.signal(context_->stuck_write)) {
     case EventFd::Sent::sent:
       ring_counters_.calls.add();
+      context_->stages.called(owner());
       break;
     case EventFd::Sent::already_signalled:
     case EventFd::Sent::broken:
@@ -413,6 +416,7 @@ void RingQueue::on_ready(std::uint32_t) noexcept {
 void RingQueue::kick() {
   ring_counters_.kicks.add();
   if (can_pop()) {
+    kicked_ = StageClock::now();
     context_->activate(*this);
     suppress();
   }

@@ -65,7 +65,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
 
   // What a queue needs from its device for good.
   struct Surroundings {
-    std::uint32_t index = 0;  // until begin() says otherwise
+    std::uint32_t device = 0;  // RingDevice::number()
+    std::uint32_t index = 0;   // until begin() says otherwise
     Duration stop_deadline = {};
     // Called on the worker's thread; each reaches the front-end by way of the control thread.
     std::move_only_function<bool(std::uint32_t)> send_inband_call = {};  // false: one is on its way still
@@ -191,6 +192,12 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
       after_completion();
     }
   }
+  // --- for stages: the first request, frame or batch of a pump since then was announced by a kick ---
+  void pumped() noexcept { kicked_ = 0; }
+  // After StageRecorder::due(); null: not after all. It is stamped `popped`.
+  [[nodiscard]] TracedRequest* follow() noexcept {
+    return context_->stages.begin(owner(), around_.device, static_cast<std::uint16_t>(around_.index), kicked_);
+  }
   [[nodiscard]] DirtyLog* log() const noexcept { return log_.get(); }
   [[nodiscard]] WorkerContext& context() const noexcept { return *context_; }
   [[nodiscard]] std::uint32_t index() const noexcept { return around_.index; }
@@ -208,6 +215,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   void signal_call() noexcept;
   void after_completion() noexcept;
   void become_stopped() noexcept;
+  [[nodiscard]] const void* owner() const noexcept { return static_cast<const Queue*>(this); }
   void use_map(std::shared_ptr<const RegionMap> map);
   [[nodiscard]] bool old_maps_drained() const;
   void drop_kick() noexcept;
@@ -232,6 +240,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   std::uint8_t unserved_looks_ = 0;
   std::uint32_t in_flight_ = 0;
   std::uint64_t sigbus_epoch_ = 0;
+  std::uint64_t kicked_ = 0;  // when a kick was seen that no pump has followed yet, by the StageClock
   InflightQueue inflight_;
   std::vector<InflightQueue::Pending> replay_;  // taken by an earlier life of the device; newest first
   EventFd call_;

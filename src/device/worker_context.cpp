@@ -10,6 +10,7 @@ void WorkerContext::forget(Queue& queue) {
   for (auto* list : {&active, &finished, &unsettled, &timed}) {
     std::ranges::replace(*list, &queue, nullptr);
   }
+  stages.forget(&queue);
   std::erase(running, &queue);
   std::erase(polled, &queue);
   for (BlkSlotShare* share : starved) {

@@ -13,6 +13,7 @@
 #include "loop/loop.hpp"
 #include "notify/event_fd.hpp"
 #include "ring/chain.hpp"
+#include "trace/stage_recorder.hpp"
 
 namespace ringway {
 
@@ -67,7 +68,7 @@ class Queue {
 
 struct WorkerContext {
   WorkerContext(std::uint32_t worker_index, Loop& worker_loop, Executor& mailbox)
-      : index(worker_index), loop(worker_loop), executor(mailbox) {}
+      : index(worker_index), loop(worker_loop), executor(mailbox), stages(worker_index) {}
 
   const std::uint32_t index;  // of the worker, from 0
   Loop& loop;
@@ -77,6 +78,7 @@ struct WorkerContext {
   BlkSlotPool slots;
   std::unique_ptr<NetScratch> net;  // from the first network card on
   StuckWriteGuard stuck_write;
+  StageRecorder stages;  // owners are Queues
 
   // A queue may be forgotten while one of these is walked: forget() leaves a null in its place, which the walk skips and
   // drops. `active` may grow meanwhile, too.

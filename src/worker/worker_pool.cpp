@@ -153,6 +153,7 @@ void WorkerPool::Worker::turn() noexcept {
   context.wake_starved();
   const bool pumped = context.pump_active();
   context.settle_published();
+  context.stages.settle();
   context.publish_finished();
   const bool worked = pumped || mail || events_ != 0;
   turns_.add();
@@ -178,8 +179,14 @@ void WorkerPool::Worker::turn() noexcept {
         context.now = clock_now();
       }
     }
+    if (context.stages.has_prepared()) {
+      context.stages.submitted();
+    }
     events_ = loop_->poll(context.now);
     return;
+  }
+  if (context.stages.has_prepared()) {
+    context.stages.submitted();
   }
   if (worked) {
     context.now = clock_now();  // which the sleep leaves as it is if something has come already
