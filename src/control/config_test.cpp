@@ -242,6 +242,8 @@ TEST(NetText, EachPort) {
   EXPECT_EQ(parse_net("source,socket=s").value_or(NetOptions{}).source_bytes, 60U);
   EXPECT_EQ(parse_net("source=9014,socket=s").value_or(NetOptions{}).source_bytes, 9014U);
   EXPECT_EQ(parse_net("fds=3:17,socket=s").value_or(NetOptions{}).fds, (std::vector<int>{3, 17}));
+  EXPECT_EQ(parse_net("switch=lan0,trunk=10,,20,socket=s").value_or(NetOptions{}).trunk,
+            (std::vector<std::uint16_t>{10, 20}));
   EXPECT_EQ(parse_net("switch=lan0,socket=s").value_or(NetOptions{}).on_switch, "lan0");
   EXPECT_TRUE(parse_net("switch=lan0,tap=tap0").value_or(NetOptions{}).is_uplink());
   EXPECT_EQ(parse_net("null=off,loop,source=off,socket=s").value_or(NetOptions{}).loop, true);

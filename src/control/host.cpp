@@ -236,7 +236,7 @@ class Host::Daemon {
   void finish(HostEnd end);
   void report() const;
   void watch_workers() {
-    workers_->free_stuck_writes();
+    workers_->look();
     tracing_->look(clock_now());
     watchdog_->set(clock_now() + limits::kStuckWritePeriod);
   }

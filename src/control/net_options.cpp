@@ -142,7 +142,7 @@ Result<std::vector<std::uint16_t>> parse_vlans(std::string_view text) {
     return error == std::errc{} && end == part.data() + part.size() && value <= kVlanLast ? value : std::uint16_t{0};
   };
   for (std::string_view rest = text;;) {
-    const std::size_t plus = rest.find('+');
+    const std::size_t plus = rest.find_first_of("+,");
     const std::string_view part = rest.substr(0, plus);
     const std::size_t dash = part.find('-');
     const std::uint16_t first = number(part.substr(0, dash));
@@ -182,7 +182,7 @@ Result<> parse_addresses(std::string_view text, NetOptions& net) {
   net.ipv4.clear();
   net.ipv6.clear();
   for (std::string_view rest = text;;) {
-    const std::size_t plus = rest.find('+');
+    const std::size_t plus = rest.find_first_of("+,");
     const std::string part(rest.substr(0, plus));
     NetIpv4 four{};
     NetIpv6 six{};

@@ -108,6 +108,7 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   [[nodiscard]] bool arm() noexcept override { return arm_for(ChainCount{}); }
   void suppress() noexcept final;
   [[nodiscard]] bool look() noexcept final;
+  [[nodiscard]] bool has_in_flight() const noexcept final { return in_flight_ != 0; }
   [[nodiscard]] bool wants_polling() const noexcept final { return can_pop() && !kick_fd_ && !inband_call_; }
 
  protected:

@@ -11,6 +11,14 @@ void WorkerContext::forget(Queue& queue) {
     std::ranges::replace(*list, &queue, nullptr);
   }
   stages.forget(&queue);
+  if (queue.is_source) {
+    std::erase(source_queues, &queue);
+    std::erase(sources, &queue.source);
+    queue.is_source = false;
+  }
+  const std::uint32_t weight = queue.source.weight_permille;
+  queue.source = PollSource{};  // its next driver is another one
+  queue.source.weight_permille = weight;
   std::erase(running, &queue);
   std::erase(polled, &queue);
   for (BlkSlotShare* share : starved) {
@@ -61,9 +69,13 @@ bool WorkerContext::pump_active() noexcept {
     switch (queue->pump(*this)) {
       case Queue::Pumped::some:
       case Queue::Pumped::budget:
+        note_found(*queue);
         worked = true;
         break;
       case Queue::Pumped::nothing:
+        if (!queue->has_finished) {
+          note_idle(*queue);
+        }
         break;
       case Queue::Pumped::starved:  // perhaps after a few
         worked = true;
@@ -83,10 +95,43 @@ void WorkerContext::publish_finished() noexcept {
     Queue* queue = finished[i];
     if (queue != nullptr) {
       queue->has_finished = false;
+      note_found(*queue);
       queue->publish();
     }
   }
   finished.clear();
+}
+
+void WorkerContext::settle_sources() noexcept {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < source_queues.size(); ++i) {
+    Queue* queue = source_queues[i];
+    if (queue->source.has_left()) {
+      queue->is_source = false;
+      continue;
+    }
+    source_queues[kept] = queue;
+    sources[kept++] = &queue->source;
+    if (queue->is_active && !queue->source.worth_scanning()) {
+      if (queue->arm()) {
+        queue->suppress();  // work came meanwhile
+      } else {
+        std::ranges::replace(active, queue, nullptr);
+        queue->is_active = false;
+      }
+    }
+  }
+  source_queues.resize(kept);
+  sources.resize(kept);
+}
+
+void WorkerContext::activate_sources() noexcept {
+  for (Queue* queue : source_queues) {
+    if (!queue->is_active && queue->source.worth_scanning() && queue->source.is_waiting()) {
+      activate(*queue);
+      queue->suppress();
+    }
+  }
 }
 
 void WorkerContext::settle_each() noexcept {

@@ -12,6 +12,7 @@
 #include "loop/executor.hpp"
 #include "loop/loop.hpp"
 #include "notify/event_fd.hpp"
+#include "policy/poll_source.hpp"
 #include "ring/chain.hpp"
 #include "trace/stage_recorder.hpp"
 
@@ -49,6 +50,8 @@ class Queue {
   // At the end of a turn in which note_timed() was called for it, unless it was forgotten since.
   virtual void turn_ended(Duration /*length*/) noexcept {}
 
+  // Whether requests are under way that end by themselves.
+  [[nodiscard]] virtual bool has_in_flight() const noexcept = 0;
   // The driver gave no kick descriptor and asks to be polled instead. Asked of the queues in WorkerContext::polled.
   [[nodiscard]] virtual bool wants_polling() const noexcept = 0;
 
@@ -59,6 +62,8 @@ class Queue {
   bool is_starved = false;    // waits in its device's share
   bool is_polled = false;     // in `polled`
   bool is_timed = false;      // in `timed`
+  bool is_source = false;     // in `sources`
+  PollSource source;          // what poll policies remember of it
   // Not 0: it has waited for slots, and this many have been set aside for its next pump(), which takes no more and leaves 0.
   std::uint32_t allowance = 0;
 
@@ -88,8 +93,13 @@ struct WorkerContext {
   std::vector<Queue*> timed;      // with requests that have begun and ended in this turn, so that only its end tells how
                                   // long they took
   // And from these, which nothing walks that could forget one, it is taken out.
-  std::vector<Queue*> running;         // every started ring, for the safety look
-  std::vector<Queue*> polled;          // those that were given no kick descriptor: few, as each sleep asks all of them
+  std::vector<Queue*> running;  // every started ring, for the safety look
+  std::vector<Queue*> polled;   // those that were given no kick descriptor: few, as each sleep asks all of them
+  // Queues whose work poll policies count on, and their sources in the same order. Those that turns don't pump are asleep
+  // beside a worker that is awake, or have only completions to come.
+  std::vector<Queue*> source_queues;
+  std::vector<PollSource*> sources;
+  Duration late = {};                  // how long ago what this turn finds may have come: not 0 in the turn after a sleep
   std::vector<BlkSlotShare*> starved;  // of devices with queues that wait for a slot
 
   // Makes a queue part of the turns. Idempotent.
@@ -142,6 +152,24 @@ struct WorkerContext {
     }
     timed.clear();
   }
+  // For poll policies: an empty look at the queue, or work that it has after that. Nothing if it is so already.
+  void note_idle(Queue& queue) noexcept {
+    if (RW_UNLIKELY(!queue.source.is_waiting())) {
+      queue.source.idle(now, queue.has_in_flight());
+      enter_source(queue);
+    }
+  }
+  void note_found(Queue& queue) noexcept {
+    if (RW_UNLIKELY(queue.source.is_waiting())) {
+      queue.source.found(now + Duration{-late.ns});
+      enter_source(queue);
+    }
+  }
+  // After a decision of the policy for a turn without work: what it doesn't count on leaves the sources, and rings that
+  // aren't worth a look are armed and leave the turns.
+  void settle_sources() noexcept;
+  // After a sleep that ended since work is due: its rings are looked at again.
+  void activate_sources() noexcept;
   void note_polled(Queue& queue) { enter(polled, queue, queue.is_polled); }
   void note_unsettled(Queue& queue) { enter(unsettled, queue, queue.is_unsettled); }
   // One fence for all queues, and after a pump rather than at once: by then the publishing store has long left the CPU, and
@@ -161,6 +189,13 @@ struct WorkerContext {
     if (!is_there) {
       is_there = true;
       list.push_back(&queue);
+    }
+  }
+  void enter_source(Queue& queue) {
+    if (!queue.is_source) {
+      queue.is_source = true;
+      source_queues.push_back(&queue);
+      sources.push_back(&queue.source);
     }
   }
   void wake_who_has_room();

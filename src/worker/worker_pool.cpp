@@ -1,11 +1,16 @@
 #include "worker/worker_pool.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <optional>
@@ -30,6 +35,19 @@ constexpr int kInterruptSignal = SIGURG;
 // A turn that finds nothing takes less time than a clock read, which would double the time until the next look. So while
 // spinning the clock is read once in so many turns; time is then late by less than a microsecond.
 constexpr std::uint32_t kIdleTurnsPerClockRead = 8;
+
+// How often a worker that is awake looks whether others want its CPU, and what it tells of its spinning.
+constexpr Duration kPressurePeriod = Duration::milliseconds(4);
+
+constexpr Duration kWorkedPeriod = Duration::microseconds(50);
+
+// What a wake-up is taken to cost by how late timed ones are; still later ones were held up by others.
+constexpr Duration kLatenessMin = Duration::microseconds(1);
+constexpr Duration kLatenessMax = Duration::microseconds(50);
+
+// What all workers together may spin in vain, in thousandths of a CPU.
+constexpr std::uint32_t kProcessBudgetPermille = 500;
+constexpr std::uint32_t kProcessBudgetLeastPermille = 10;  // of one worker
 
 [[nodiscard]] Result<> pin_to(int cpu) {
   cpu_set_t set;
@@ -76,6 +94,17 @@ class WorkerPool::Worker final : private TimerHandler {
   [[nodiscard]] bool has_uring() const { return has_uring_; }
   [[nodiscard]] WorkerStats stats() const;
   void free_stuck_write();
+  void set_process_budget(std::uint32_t permille) noexcept {
+    process_budget_permille_.store(permille, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t spun_in_vain_ns() const noexcept { return spun_in_vain_ns_.get(); }
+  void set_poll(const PollPolicy& policy) {
+    mailbox_->post([this, policy] {
+      policy_ = policy;
+      told_ = {};  // the new one counts from 0
+      decision_ = {};
+    });
+  }
 
  private:
   void main(std::promise<Result<>> started);
@@ -86,6 +115,10 @@ class WorkerPool::Worker final : private TimerHandler {
     context_->end_turn(length);
   }
   [[nodiscard]] bool arm_active() noexcept;
+  // The policy's decision for this turn. It isn't asked again before the time that it said.
+  void decide(bool worked) noexcept;
+  void look_for_pressure() noexcept;
+  void tell_outcome() noexcept;
   void sleep() noexcept;
   void on_timer(Instant now) noexcept override;  // the safety look
 
@@ -105,14 +138,31 @@ class WorkerPool::Worker final : private TimerHandler {
   std::uint32_t events_ = 0;      // handled by the loop since the last turn
   std::uint32_t idle_turns_ = 0;  // one after the other
   Instant last_work_;
+  PollDecision decision_;
+  Instant worked_until_;
+  PollCosts costs_;
+  RobustMean lateness_;  // of wake-ups at a time that was asked for
+  UniqueFd schedule_stats_;
+  Instant pressure_next_;
+  Instant pressure_last_;
+  std::uint64_t run_delay_ns_ = 0;
+  std::uint32_t pressure_permille_ = 0;
+  std::atomic<std::uint32_t> process_budget_permille_{kProcessBudgetPermille};
+  PollOutcome told_;
   std::size_t safety_next_ = 0;  // position in context_->running of the next safety look
   bool safety_set_ = false;
 
   Counter turns_, productive_turns_, productive_ns_;
+  Counter spun_productively_ns_, spun_in_vain_ns_, wakeups_avoided_, poll_sleeps_, poll_misses_;
+  std::atomic<std::uint32_t> shown_pressure_permille_{0};
 };
 
 void WorkerPool::Worker::main(std::promise<Result<>> started) {
   pthread_setname_np(pthread_self(), ("ringway-w" + std::to_string(index_)).c_str());
+  // A sleep until a time ends at that time, and not up to 50 us later together with others.
+  static_cast<void>(prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL));
+  const std::string stats = "/proc/self/task/" + std::to_string(syscall(SYS_gettid)) + "/schedstat";
+  schedule_stats_.reset(open(stats.c_str(), O_RDONLY | O_CLOEXEC));  // without it, no pressure is seen
   if (cpu_) {
     if (auto pinned = pin_to(*cpu_); !pinned) {
       started.set_value(std::move(pinned));
@@ -160,11 +210,10 @@ void WorkerPool::Worker::turn() noexcept {
   if (worked) {
     last_work_ = context.now;
   }
-  const auto active = static_cast<std::uint32_t>(context.active.size());
-  const PollDecision decision =
-      policy_.decide({.worked = worked, .last_work = last_work_, .active_sources = active}, context.now);
+  context.late = {};
+  decide(worked);
   const Instant began = context.now;
-  const bool stay_awake = decision.action == PollAction::spin || context.may_wake_starved();
+  const bool stay_awake = decision_.action == PollAction::spin || context.may_wake_starved();
   if (!stay_awake) {
     context.settle_published();
   }
@@ -195,6 +244,71 @@ void WorkerPool::Worker::turn() noexcept {
   sleep();
 }
 
+void WorkerPool::Worker::decide(bool worked) noexcept {
+  WorkerContext& context = *context_;
+  // Turns with work that follow each other, with no decision on an empty one in between, are news now and then only.
+  if (worked && decision_.reason == PollReason::worked && decision_.action == PollAction::spin &&
+      context.now < worked_until_) {
+    return;
+  }
+  // A turn that finds nothing reads no clock as a rule, so nothing has changed for the policy.
+  if (!worked && decision_.action == PollAction::spin &&
+      (context.now < decision_.until || idle_turns_ % kIdleTurnsPerClockRead != kIdleTurnsPerClockRead - 1)) {
+    return;
+  }
+  if (RW_UNLIKELY(context.now >= pressure_next_)) {
+    look_for_pressure();
+  }
+  decision_ = policy_.decide({.worked = worked,
+                              .last_work = last_work_,
+                              .active_sources = static_cast<std::uint32_t>(context.active.size()),
+                              .active = context.sources,
+                              .pressure_permille = pressure_permille_,
+                              .process_budget_permille = process_budget_permille_.load(std::memory_order_relaxed),
+                              .costs = costs_},
+                             context.now);
+  if (worked) {
+    worked_until_ = context.now + kWorkedPeriod;
+  } else {
+    context.settle_sources();
+  }
+}
+
+// How long this thread was ready to run and something else ran on its CPU.
+void WorkerPool::Worker::look_for_pressure() noexcept {
+  const Instant now = context_->now;
+  pressure_next_ = now + kPressurePeriod;
+  tell_outcome();
+  char text[96];
+  const ssize_t bytes = schedule_stats_ ? pread(schedule_stats_.get(), text, sizeof text - 1, 0) : -1;
+  if (bytes <= 0) {
+    return;
+  }
+  text[bytes] = '\0';
+  char* end = nullptr;
+  static_cast<void>(std::strtoull(text, &end, 10));  // the time that it ran
+  const std::uint64_t run_delay_ns = std::strtoull(end, nullptr, 10);
+  const std::int64_t passed = (now - pressure_last_).ns;
+  if (pressure_last_ != Instant{} && passed > 0) {
+    pressure_permille_ = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>((run_delay_ns - run_delay_ns_) * 1000 / static_cast<std::uint64_t>(passed), 1000));
+    shown_pressure_permille_.store(pressure_permille_, std::memory_order_relaxed);
+  }
+  pressure_last_ = now;
+  run_delay_ns_ = run_delay_ns;
+}
+
+// For other threads. The policy's own figures are plain.
+void WorkerPool::Worker::tell_outcome() noexcept {
+  const PollOutcome outcome = policy_.outcome();
+  spun_productively_ns_.add(outcome.productive_spin_ns - told_.productive_spin_ns);
+  spun_in_vain_ns_.add(outcome.unproductive_spin_ns - told_.unproductive_spin_ns);
+  wakeups_avoided_.add(outcome.wakeups_avoided - told_.wakeups_avoided);
+  poll_sleeps_.add(outcome.sleeps - told_.sleeps);
+  poll_misses_.add(outcome.misses - told_.misses);
+  told_ = outcome;
+}
+
 // Before sleeping: asks every active queue's driver for kicks and looks again. The idle ones leave the list. False if there
 // is work after all.
 bool WorkerPool::Worker::arm_active() noexcept {
@@ -208,6 +322,7 @@ bool WorkerPool::Worker::arm_active() noexcept {
       queue->suppress();
       context.active[kept++] = queue;
     } else {
+      context.note_idle(*queue);
       queue->is_active = false;
     }
   }
@@ -217,13 +332,26 @@ bool WorkerPool::Worker::arm_active() noexcept {
 
 void WorkerPool::Worker::sleep() noexcept {
   WorkerContext& context = *context_;
-  Instant deadline = Instant::never();
+  Instant deadline = decision_.until;
+  const Instant due = deadline;
   const bool must_look = std::ranges::any_of(context.polled, [](const Queue* queue) { return queue->wants_polling(); });
   if (must_look) {
-    deadline = context.now + kPollingPause;
+    deadline = std::min(deadline, context.now + kPollingPause);
   }
   if (mailbox_->prepare_to_sleep()) {
+    const std::uint64_t sleeps = loop_->sleeps();
     events_ = loop_->wait(context.now, deadline, &context.now);
+    if (loop_->sleeps() != sleeps) {
+      if (context.now >= due) {
+        lateness_.add(std::clamp<std::int64_t>((context.now - due).ns, 0, kLatenessMax.ns));
+        if (lateness_.is_known()) {
+          costs_.wake_latency = {std::max(lateness_.mean(), kLatenessMin.ns)};
+        }
+        context.activate_sources();
+      } else if (events_ != 0) {
+        context.late = costs_.wake_latency;
+      }
+    }
   } else {
     events_ = loop_->poll(context.now);
   }
@@ -264,6 +392,12 @@ WorkerStats WorkerPool::Worker::stats() const {
                     .sleeps = loop_->sleeps(),
                     .system_calls = loop_->system_calls(),
                     .cpu_ns = static_cast<std::uint64_t>(thread_cpu_time(thread_handle_).ns),
+                    .poll = {.productive_spin_ns = spun_productively_ns_.get(),
+                             .unproductive_spin_ns = spun_in_vain_ns_.get(),
+                             .wakeups_avoided = wakeups_avoided_.get(),
+                             .sleeps = poll_sleeps_.get(),
+                             .misses = poll_misses_.get()},
+                    .pressure_permille = shown_pressure_permille_.load(std::memory_order_relaxed),
                     .engine = has_uring_ ? "io_uring" : "epoll"};
   return stats;
 }
@@ -300,6 +434,7 @@ Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& 
     RW_TRY(worker->start());
     pool->workers_.push_back(std::move(worker));
     pool->ports_.push_back(pool->workers_.back()->port());
+    pool->spun_in_vain_.push_back(0);
   }
   return pool;
 }
@@ -314,10 +449,26 @@ bool WorkerPool::has_uring() const {
   return !workers_.empty() && workers_.front()->has_uring();
 }
 
-void WorkerPool::free_stuck_writes() {
-  for (const auto& worker : workers_) {
-    worker->free_stuck_write();
+void WorkerPool::look() {
+  constexpr std::uint64_t kSpins = 10'000'000;  // ns since the last look, about 1 %
+  std::uint32_t spinners = 0;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i]->free_stuck_write();
+    const std::uint64_t spun = workers_[i]->spun_in_vain_ns();
+    spinners += spun - std::exchange(spun_in_vain_[i], spun) >= kSpins ? 1 : 0;
   }
+  const std::uint32_t share = std::max(kProcessBudgetPermille / std::max(spinners, 1U), kProcessBudgetLeastPermille);
+  for (const auto& worker : workers_) {
+    worker->set_process_budget(share);
+  }
+}
+
+Result<> WorkerPool::set_poll(const std::string& text) {
+  RW_TRY_ASSIGN(const PollPolicy policy, parse_poll_policy(text));
+  for (const auto& worker : workers_) {
+    worker->set_poll(policy);
+  }
+  return {};
 }
 
 std::vector<WorkerStats> WorkerPool::stats() const {

@@ -19,8 +19,8 @@ namespace ringway {
 struct WorkerPoolOptions {
   std::uint32_t workers = 1;
   LoopEngine engine = LoopEngine::automatic;
-  std::string poll = "never";  // as parse_poll_policy takes it
-  std::vector<int> cpus = {};  // worker i runs on cpus[i % size]; empty: the process's affinity, unpinned
+  std::string poll = "adaptive";  // as parse_poll_policy takes it
+  std::vector<int> cpus = {};     // worker i runs on cpus[i % size]; empty: the process's affinity, unpinned
 };
 
 struct WorkerStats {
@@ -30,7 +30,9 @@ struct WorkerStats {
   std::uint64_t productive_ns = 0;     // their time: what requests cost, however much the worker spins between them
   std::uint64_t sleeps = 0;
   std::uint64_t system_calls = 0;
-  std::uint64_t cpu_ns = 0;  // of the thread
+  std::uint64_t cpu_ns = 0;             // of the thread
+  PollOutcome poll;                     // what came of its policy's decisions
+  std::uint32_t pressure_permille = 0;  // how much of the last milliseconds it wanted to run and could not
   std::string engine;
 };
 
@@ -51,7 +53,10 @@ class WorkerPool {
 
   // Call about once a second (limits::kStuckWritePeriod): frees a worker that hangs in a write to a peer's descriptor, by
   // a signal that interrupts the write; the worker then drops that descriptor. A write that doesn't hang isn't disturbed.
-  void free_stuck_writes();
+  // And divides among the workers what the process may spin in vain.
+  void look();
+  // Changes the policy of all workers while they run. Errors: as parse_poll_policy().
+  [[nodiscard]] Result<> set_poll(const std::string& text);
 
  private:
   class Worker;
@@ -60,6 +65,7 @@ class WorkerPool {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<WorkerPort> ports_;
   std::string engine_reason_;
+  std::vector<std::uint64_t> spun_in_vain_;  // by worker, at the last look()
 };
 
 }  // namespace ringway

@@ -70,7 +70,7 @@ TEST(WorkerPool, FreesAWorkerThatHangsInAPeersDescriptor) {
   port.executor->post([&] { sent.set_value(call.signal(port.context->stuck_write)); });
   // A look during the write frees it; more in case the first came before.
   while (outcome.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
-    pool->free_stuck_writes();
+    pool->look();
   }
   EXPECT_EQ(outcome.get(), EventFd::Sent::held);
   EXPECT_FALSE(call.present());
@@ -101,7 +101,7 @@ TEST(WorkerPool, OneFrontEndHoldsAWorkerOnce) {
     sent.set_value(std::move(each));
   });
   while (outcome.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
-    pool->free_stuck_writes();
+    pool->look();
   }
   const std::vector<EventFd::Sent> each = outcome.get();
   EXPECT_EQ(std::ranges::count(each, EventFd::Sent::held), kRings);
