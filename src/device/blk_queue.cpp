@@ -11,6 +11,9 @@ namespace ringway {
 
 namespace {
 
+// The most requests that one pump takes.
+constexpr std::uint64_t kTakenMax = static_cast<std::uint64_t>(limits::kPumpBudget / limits::kPumpRequestCost) + 1;
+
 BlkSlot& slot_of(BlkOperation& operation) {
   static_assert(offsetof(BlkSlot, operation) == 0);
   return reinterpret_cast<BlkSlot&>(operation);
@@ -39,40 +42,46 @@ Queue::Pumped BlkQueue::pump(WorkerContext& context) noexcept {
   if (RW_UNLIKELY(allowance != 0)) {
     may_take = std::exchange(allowance, 0);
   } else if (RW_UNLIKELY(!disk_.slots->waiting.empty())) {
-    return end_pump(false, queue_up(context));
+    const Pumped queued = queue_up(context);
+    budget_ = std::min(budget_, 0);
+    return queued;
   }
   const bool woken = may_take != UINT32_MAX;
-  bool took = false;
-  while (RW_LIKELY(budget_ > 0 && may_take > 0)) {
+  // One of the requests may be due to be followed.
+  const bool follows = context.stages.near(kTakenMax);
+  std::uint32_t taken = 0;
+  while (RW_LIKELY(budget_ > 0 && may_take > taken)) {
     if (RW_UNLIKELY(!context.slots.has_room(*disk_.slots))) {
       counters_.starved.add();
-      context.note_starved(*this, *disk_.slots, woken && !took);
-      return end_pump(took, Pumped::starved);
+      context.note_starved(*this, *disk_.slots, woken && taken == 0);
+      return end_pump(context, taken, follows, Pumped::starved);
     }
     const PopStatus status = next_chain(context.chain);
     if (RW_UNLIKELY(status == PopStatus::ring_fault)) {
       break_ring();
-      return end_pump(took, Pumped::inactive);
+      return end_pump(context, taken, follows, Pumped::inactive);
     }
     if (status == PopStatus::empty) {
-      return end_pump(took, took ? Pumped::some : Pumped::nothing);
+      return end_pump(context, taken, follows, taken != 0 ? Pumped::some : Pumped::nothing);
     }
-    took = true;
+    ++taken;
     budget_ -= limits::kPumpRequestCost + static_cast<std::int32_t>(context.chain.cost());
-    --may_take;
-    serve(context, context.slots.take(*disk_.slots), status);
+    serve(context, context.slots.take(*disk_.slots), status, follows);
     budget_ -= static_cast<std::int32_t>(channel_->take_copied() / limits::kPumpBytesPerUnit);
   }
-  if (RW_UNLIKELY(may_take == 0)) {
+  if (RW_UNLIKELY(may_take == taken)) {
     context.wait_again(*this, *disk_.slots);
-    return end_pump(took, Pumped::starved);
+    return end_pump(context, taken, follows, Pumped::starved);
   }
-  return end_pump(took, Pumped::budget);
+  return end_pump(context, taken, follows, Pumped::budget);
 }
 
-inline Queue::Pumped BlkQueue::end_pump(bool took, Pumped result) noexcept {
-  if (took) {
+inline Queue::Pumped BlkQueue::end_pump(WorkerContext& context, std::uint32_t taken, bool follows, Pumped result) noexcept {
+  if (taken != 0) {
     channel_->end_of_batch();
+    if (!follows) {
+      static_cast<void>(context.stages.due(taken));  // it isn't
+    }
   }
   budget_ = std::min(budget_, 0);
   pumped();
@@ -89,11 +98,14 @@ Queue::Pumped BlkQueue::queue_up(WorkerContext& context) noexcept {
   return Pumped::starved;
 }
 
-inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus status) noexcept {
+inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus status, bool follows) noexcept {
   const Chain& chain = context.chain;
   slot.chain = chain.id();
   slot.popped = context.now;
-  slot.traced = context.stages.due() ? follow() : nullptr;
+  slot.traced = nullptr;
+  if (RW_UNLIKELY(follows)) {
+    slot.traced = context.stages.due() ? follow() : nullptr;
+  }
   slot.pinned = pin();
   BlkOperation& operation = slot.operation;
   const std::span<iovec> storage = context.slots.segments(slot, chain.readable().size() + chain.writable().size());
@@ -103,7 +115,7 @@ inline void BlkQueue::serve(WorkerContext& context, BlkSlot& slot, PopStatus sta
     return;
   }
   operation.completions = this;
-  if (RW_UNLIKELY(slot.traced != nullptr)) {
+  if (RW_UNLIKELY(follows) && slot.traced != nullptr) {
     note_parsed(context, slot);
   }
   if (RW_UNLIKELY(operation.request.opcode == BlkOpcode::get_id)) {

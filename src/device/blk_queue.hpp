@@ -41,9 +41,9 @@ class BlkQueue final : public RingQueue, public BlkCompletions {
   void on_complete(BlkOperation& operation) noexcept override;
 
  private:
-  [[nodiscard]] Pumped end_pump(bool took, Pumped result) noexcept;
+  [[nodiscard]] Pumped end_pump(WorkerContext& context, std::uint32_t taken, bool follows, Pumped result) noexcept;
   [[nodiscard]] Pumped queue_up(WorkerContext& context) noexcept;
-  void serve(WorkerContext& context, BlkSlot& slot, PopStatus status) noexcept;
+  void serve(WorkerContext& context, BlkSlot& slot, PopStatus status, bool follows) noexcept;
   // Of a request that is followed.
   [[gnu::cold, gnu::noinline]] void note_parsed(WorkerContext& context, const BlkSlot& slot) noexcept;
   [[gnu::cold, gnu::noinline]] void note_finished(const BlkSlot& slot, std::uint8_t status) noexcept;
