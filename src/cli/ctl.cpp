@@ -23,7 +23,7 @@ struct CtlArguments {
   std::string api;
   bool as_json = false;
   bool shrink = false;
-  std::string disk, net, name, size, link;
+  std::string disk, net, name, size, link, poll;
   std::string timeout = "60s";
 };
 
@@ -146,6 +146,14 @@ int add(const CtlArguments& arguments) {
   return arguments.net.empty() ? add_disk(arguments) : add_net(arguments);
 }
 
+int set_poll(const CtlArguments& arguments) {
+  return run(arguments,
+             {.method = "POST",
+              .target = "/v1/workers",
+              .body = json{{"poll", arguments.poll}}.dump(-1, ' ', false, json::error_handler_t::replace),
+              .show = [](const json& answer) { return fmt::format("workers poll {}\n", field(answer, "poll")); }});
+}
+
 int set_link(const CtlArguments& arguments) {
   return run(arguments, {.method = "POST",
                          .target = "/v1/nets/" + url_part(arguments.name) + "/link",
@@ -247,6 +255,13 @@ void add_ctl(CLI::App& app, int& exit_code) {
   link_app->add_option("state", arguments->link, "up or down")->required()->check(one_of({"up", "down"}));
   link_app->footer("Example:\n  ringway ctl link tap0 down");
   link_app->callback([arguments, &exit_code] { exit_code = set_link(*arguments); });
+
+  CLI::App* poll_app = ctl->add_subcommand("poll", "Change when the workers spin for work, while they run");
+  poll_app->add_option("policy", arguments->poll, "As --poll of `ringway serve`: adaptive, never, always, fixed=50us, ...")
+      ->required()
+      ->check(not_empty());
+  poll_app->footer("Examples:\n  ringway ctl poll never\n  ringway ctl poll adaptive=budget=5%");
+  poll_app->callback([arguments, &exit_code] { exit_code = set_poll(*arguments); });
 
   CLI::App* resize_app = ctl->add_subcommand("resize", "Resize a disk, or look at its image again");
   resize_app->add_option("name", arguments->name, "The disk's name")->required()->check(not_empty());

@@ -217,8 +217,10 @@ void add_serve(CLI::App& app, int& exit_code) {
   serve_app
       ->add_option(
           "--poll", arguments->poll,
-          "When a worker spins for work: never, always (it takes a whole CPU), fixed=50us (that long after the last work; "
-          "default: never)")
+          "When a worker spins for work: adaptive (as long as that pays, and at most adaptive=budget=10% of a CPU in vain), "
+          "never, always (it takes a whole CPU), fixed=50us (that long after the last work), grow_shrink=max=32us (a window "
+          "that "
+          "doubles; default: adaptive)")
       ->type_name("POLICY");
   serve_app->add_option("--loop", arguments->loop, "Event loop of the workers: auto, io_uring, epoll (default: auto)")
       ->type_name("ENGINE");

@@ -169,11 +169,13 @@ class Serve : public ::testing::Test {
 
 TEST_F(Serve, BadCommandLines) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{}, "a command is missing: serve, ctl, bench or check\nTry `ringway --help`."},
+      {{}, "a command is missing: serve, ctl, trace, bench or check\nTry `ringway --help`."},
       {{"sevre"},
-       "unknown command 'sevre' (did you mean 'serve'?); there are serve, ctl, bench and check\nTry `ringway --help`."},
-      {{"bananas"}, "unknown command 'bananas'; there are serve, ctl, bench and check\nTry `ringway --help`."},
-      {{"--disk", "x"}, "unknown option '--disk'; a command comes first: serve, ctl, bench or check\nTry `ringway --help`."},
+       "unknown command 'sevre' (did you mean 'serve'?); there are serve, ctl, trace, bench and check\nTry `ringway "
+       "--help`."},
+      {{"bananas"}, "unknown command 'bananas'; there are serve, ctl, trace, bench and check\nTry `ringway --help`."},
+      {{"--disk", "x"},
+       "unknown option '--disk'; a command comes first: serve, ctl, trace, bench or check\nTry `ringway --help`."},
       {{"--disk", "x", "serve"}, "--disk belongs behind the command: ringway serve --disk\nTry `ringway serve --help`."},
       {{"serve", "--disc", "x"}, "unknown option '--disc' (did you mean '--disk'?)\nTry `ringway serve --help`."},
       {{"serve", "--disc=x"}, "unknown option '--disc' (did you mean '--disk'?)\nTry `ringway serve --help`."},
@@ -181,7 +183,8 @@ TEST_F(Serve, BadCommandLines) {
       {{"serve", "disk=x"}, "unexpected argument 'disk=x' (did you mean '--disk'?)\nTry `ringway serve --help`."},
       {{"serve", "--disk"}, "--disk: a value is missing\nTry `ringway serve --help`."},
       {{"ctl", "--api", "x", "lst"},
-       "unknown command 'lst' (did you mean 'list'?); there are list, stats, workers, add, remove, link, resize and quit\n"
+       "unknown command 'lst' (did you mean 'list'?); there are list, stats, workers, add, remove, link, poll, resize and "
+       "quit\n"
        "Try `ringway ctl --help`."},
       {{"check", "blk", "--sokcet", "x"},
        "unknown option '--sokcet' (did you mean '--socket'?)\nTry `ringway check blk --help`."},
@@ -200,7 +203,7 @@ TEST_F(Serve, BadCommandLines) {
       {{"ctl", "add", "--net", "tap0"},
        "--net: 'tap0' has no key; write ringway ctl add --net tap=tap0,socket=/run/vm1-net.sock"},
       {{"serve", "--net", "socket=s"},
-       "--net: a network card needs a port for its frames: tap=<interface>, null, loop or source"},
+       "--net: a network card needs a port for its frames: tap=<interface>, switch=<name>, null, loop or source"},
       {{"serve", "--nte", "x"}, "unknown option '--nte' (did you mean '--net'?)\nTry `ringway serve --help`."},
       {{"serve", "--net", "fds=999,socket=s"}, "fds: descriptor 999 is not open; whoever starts ringway has to pass it on"},
       {{"serve", "--no-disks", "--api", "off"},

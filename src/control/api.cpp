@@ -179,6 +179,7 @@ class Server final : public ApiServer, private FdHandler {
   void resize(const RequestPointer& request, const std::string& name);
   void set_link(const RequestPointer& request, const std::string& name);
   void set_trace(const RequestPointer& request);
+  void set_poll(const RequestPointer& request);
   [[nodiscard]] Answer trace_records();
   [[nodiscard]] Answer list(std::optional<DeviceKind> kind) const;
   [[nodiscard]] Answer status(DeviceKind kind, const std::string& name) const;
@@ -558,6 +559,10 @@ void Server::route(const RequestPointer& request, std::string_view url, std::str
       return;
     }
   }
+  if (url == "/v1/workers" && method == "POST") {
+    set_poll(request);
+    return;
+  }
   if (url == "/v1/trace" && method == "POST") {
     set_trace(request);
     return;
@@ -572,7 +577,7 @@ void Server::route(const RequestPointer& request, std::string_view url, std::str
     return;
   }
   if (std::optional<Answer> answer = read_only(url)) {
-    request->answer = method == "GET" ? std::move(answer) : method_not_allowed("GET");
+    request->answer = method == "GET" ? std::move(answer) : method_not_allowed(url == "/v1/workers" ? "GET, POST" : "GET");
   } else if (url == "/v1/quit") {
     request->answer = method == "POST" ? Answer{.status = MHD_HTTP_ACCEPTED, .body = {{"quitting", true}}, .quits = true}
                                        : method_not_allowed("POST");
@@ -735,6 +740,18 @@ void Server::set_link(const RequestPointer& request, const std::string& name) {
   const bool up = body->at("up").get<bool>();
   const HostResult<> set = host_.set_link(name, up);
   request->answer = set ? Answer{.body = {{"name", name}, {"link", up ? "up" : "down"}}} : failure(set.error());
+}
+
+void Server::set_poll(const RequestPointer& request) {
+  const Result<json> body = parse_body(request->body);
+  if (!body || body->size() != 1 || !body->contains("poll") || !body->at("poll").is_string()) {
+    request->answer = failure(MHD_HTTP_BAD_REQUEST,
+                              body ? R"(give {"poll": "adaptive"} or another policy of --poll)" : body.error().message);
+    return;
+  }
+  const std::string policy = body->at("poll").get<std::string>();
+  const Result<> set = host_.set_poll(policy);
+  request->answer = set ? Answer{.body = {{"poll", policy}}} : failure(MHD_HTTP_BAD_REQUEST, "poll: " + set.error().message);
 }
 
 void Server::set_trace(const RequestPointer& request) {

@@ -373,7 +373,7 @@ TEST(NetJson, ErrorsNameTheKey) {
        R"(tap: 'loop' is a port of its own, and no interface may have that name here (did you mean "loop": true instead of )"
        R"("tap": "loop"?))"},
       {R"({"socket": "/s"})",
-       R"(a network card needs a port for its frames: "tap": "<interface>", "null": true, "loop": true or "source": true)"},
+       R"(a network card needs a port for its frames: "tap": "<interface>", "switch": "<name>", "null": true, "loop": true or "source": true)"},
       {R"({"fds": [3], "socket": "/s"})",
        "fds: those are descriptors of the daemon's process; only its own command line and file can name them"},
       {R"({"fds": "3", "socket": "/s"})",
@@ -477,7 +477,8 @@ TEST(Toml, EachErrorNamesLineAndColumn) {
        "h.toml:2:7: tap: 'loop' is a port of its own, and no interface may have that name here (did you mean loop = true "
        "instead of tap = \"loop\"?)"},
       {"[[net]]\nsocket = 's'\n",
-       "h.toml:1:1: a network card needs a port for its frames: tap = \"<interface>\", null = true, loop = true or source = "
+       "h.toml:1:1: a network card needs a port for its frames: tap = \"<interface>\", switch = \"<name>\", null = true, "
+       "loop = true or source = "
        "true"},
       {"[[net]]\nloop = true\nsocket = 's'\nqueues = 128\n",
        "h.toml:4:10: queues: '128' is not allowed; give a number from 1 to 127, or 128 with control = false"},
@@ -546,7 +547,7 @@ TEST(Toml, AValueOfTheWrongTypeIsShownAsItShouldBe) {
       {"[workers]", "count = '2'", R"(count: "2" is a string; give a number from 1 to 256, written count = 2)"},
       {"[workers]", "cpus = true", "cpus: true is a boolean; give CPU numbers such as 0,2 or 4-7, written cpus = [2, 3]"},
       {"[workers]", "poll = 50",
-       R"(poll: 50 is a number; give never, always, or a time such as fixed=50us, written poll = "fixed=50us")"},
+       R"(poll: 50 is a number; give adaptive, never, always, grow_shrink, or a time such as fixed=50us, written poll = "fixed=50us")"},
       {"[workers]", "loop = false", R"(loop: false is a boolean; give auto, io_uring or epoll, written loop = "auto")"},
       {"[api]", "socket = 5", R"(socket: 5 is a number; give the path of a Unix socket, or "off", written socket = "5")"},
       {"", "stop-deadline = 5",

@@ -156,6 +156,7 @@ class Host::Daemon {
   std::vector<NetStats> net_stats() const { return stats<ServedNet>(final_net_stats_); }
   std::string stats_report() const;
   Tracing& tracing() { return *tracing_; }
+  Result<> set_poll(const std::string& text) { return workers_->set_poll(text); }
   std::map<std::uint32_t, std::string> device_numbers() const;
   HostEnd run();
   void quit(const std::string& reason);
@@ -1006,6 +1007,9 @@ std::vector<WorkerStats> Host::worker_stats() const {
 }
 const WorkerPool& Host::workers() const noexcept {
   return daemon_->workers();
+}
+Result<> Host::set_poll(const std::string& text) {
+  return daemon_->set_poll(text);
 }
 TraceStatus Host::trace_status() const {
   return daemon_->tracing().status();

@@ -148,6 +148,9 @@ class Host {
   [[nodiscard]] std::vector<WorkerStats> worker_stats() const;
   [[nodiscard]] const WorkerPool& workers() const noexcept;
 
+  // Changes the poll policy of all workers. Errors: as parse_poll_policy().
+  [[nodiscard]] Result<> set_poll(const std::string& text);
+
   // How many requests are followed through their stages, and what that has shown.
   [[nodiscard]] TraceStatus trace_status() const;
   // `every`: one in so many, 0: none. `records`: for take_trace(), which has to be called at least each Tracing::kLease.

@@ -562,7 +562,14 @@ json worker_stats_json(const WorkerStats& worker) {
           {"productive_ns", worker.productive_ns},
           {"sleeps", worker.sleeps},
           {"system_calls", worker.system_calls},
-          {"cpu_ns", worker.cpu_ns}};
+          {"cpu_ns", worker.cpu_ns},
+          {"pressure_permille", worker.pressure_permille},
+          {"poll",
+           {{"productive_spin_ns", worker.poll.productive_spin_ns},
+            {"unproductive_spin_ns", worker.poll.unproductive_spin_ns},
+            {"wakeups_avoided", worker.poll.wakeups_avoided},
+            {"sleeps", worker.poll.sleeps},
+            {"misses", worker.poll.misses}}}};
 }
 
 std::string devices_table(const json& devices) {
@@ -596,11 +603,14 @@ std::string stats_table(const json& stats) {
 }
 
 std::string workers_table(const json& workers) {
-  Table table({"worker", "engine", "turns", "productive", "productive time", "CPU time", "sleeps", "system calls"}, 2);
+  Table table({"worker", "engine", "turns", "productive", "productive time", "CPU time", "spun for work", "in vain",
+               "sleeps", "system calls"},
+              2);
   for (const json& worker : workers) {
     table.add({count_text(number(worker, "index")), text(worker, "engine"), count_text(number(worker, "turns")),
                count_text(number(worker, "productive_turns")), time_text(number(worker, "productive_ns")),
-               time_text(number(worker, "cpu_ns")), count_text(number(worker, "sleeps")),
+               time_text(number(worker, "cpu_ns")), time_text(number(member(worker, "poll"), "productive_spin_ns")),
+               time_text(number(member(worker, "poll"), "unproductive_spin_ns")), count_text(number(worker, "sleeps")),
                count_text(number(worker, "system_calls"))});
   }
   return table.text();
