@@ -2,8 +2,10 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "bench/net_check_rules.hpp"
 
@@ -18,8 +20,9 @@ constexpr std::uint64_t kControlFeatures = spec::kNetCtrlVq | spec::kNetCtrlRx |
                                            spec::kNetRss | spec::kNetHashReport;
 
 // With these features of control beside what the control queue itself needs.
-Result<Session> open_control(const Context& context, std::uint64_t features) {
+Result<Session> open_control(const Context& context, std::uint64_t features, std::uint32_t pairs = 1) {
   NetDriverOptions driver = context.driver_options();
+  driver.pairs = pairs;
   driver.control_queue = true;
   driver.features |= features | spec::kNetCtrlVq;
   RW_TRY_ASSIGN(Session session, context.open(driver));
@@ -260,28 +263,207 @@ Result<Verdict> coalescing(const Context& context) {
   return pass("set, read back, and refused for a queue that isn't there");
 }
 
+// --- hashes ---
+
+// The first key and vectors of Microsoft's "Verifying the RSS Hash Calculation", as TCP.
+constexpr std::array<std::uint8_t, spec::kNetRssKeyBytesMax> kHashKey = {
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+    0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa};
+constexpr std::size_t kHashFrameBytes = 80;
+struct HashCase {
+  const char* what;
+  std::uint32_t ports_type, ports_hash;  // kNetHashType…, and the hash by it
+  std::uint32_t addresses_type, addresses_hash;
+  std::array<std::uint8_t, kHashFrameBytes - 12> bytes;  // from the Ethernet type on
+};
+constexpr std::array<HashCase, 3> kHashCases = {{
+    {"TCP over IPv4",
+     spec::kNetHashTypeTcpv4,
+     0x51ccc178,
+     spec::kNetHashTypeIpv4,
+     0x323e8fc2,
+     {0x08, 0x00, 0x45, 0,    0,    40,   0,    0, 0x40, 0, 64, 6, 0, 0, 66, 9,    149,  187,  161,
+      142,  100,  80,   0x0a, 0xea, 0x06, 0xe6, 0, 0,    0, 1,  0, 0, 0, 1,  0x50, 0x10, 0xff, 0xff}},
+    {"TCP over IPv6",
+     spec::kNetHashTypeTcpv6,
+     0x40207d3d,
+     spec::kNetHashTypeIpv6,
+     0x2cc18cd5,
+     {0x86, 0xdd, 0x60, 0,    0,    0,    0,    20,   6,    64,   0x3f, 0xfe, 0x25, 0x01, 0x02, 0,    0x1f, 0xff, 0, 0,
+      0,    0,    0,    0,    0,    7,    0x3f, 0xfe, 0x25, 0x01, 0x02, 0,    0,    3,    0,    0,    0,    0,    0, 0,
+      0,    1,    0x0a, 0xea, 0x06, 0xe6, 0,    0,    0,    1,    0,    0,    0,    1,    0x50, 0x10, 0xff, 0xff}},
+    {"another protocol", 0, 0, 0, 0, {0x88, 0xb5, 1, 2, 3, 4}},
+}};
+
+std::span<const std::byte> hash_key() {
+  return std::as_bytes(std::span(kHashKey));
+}
+
+// What is to be reported of it with these types: the type, or 0, and the hash.
+std::pair<std::uint32_t, std::uint32_t> hash_by(const HashCase& one, std::uint32_t types) {
+  if ((one.ports_type & types) != 0) {
+    return {one.ports_type, one.ports_hash};
+  }
+  return (one.addresses_type & types) != 0 ? std::pair{one.addresses_type, one.addresses_hash} : std::pair{0U, 0U};
+}
+
+// Sends the frame on the first pair, and waits for it on `expected`. What is wrong, or nothing.
+std::string comes_on(Session& session, const HashCase& one, std::uint32_t expected, spec::NetHeader& header) {
+  std::memset(session.host(), 0, session.header_bytes());
+  std::byte* const frame = session.host(session.header_bytes());
+  std::memset(frame, 0xff, spec::kMacBytes);
+  std::memcpy(frame + spec::kMacBytes, "\x02\x00\x00\x00\x00\x01", spec::kMacBytes);
+  std::memcpy(frame + std::size_t{2} * spec::kMacBytes, one.bytes.data(), one.bytes.size());
+  const DriverBuffer chain = session.at(0, session.header_bytes() + kHashFrameBytes);
+  if (const Answer answer = session.send({&chain, 1}); !answer.completed) {
+    return fmt::format("{}: the transmit chain: {}", one.what, describe(answer));
+  }
+  const auto came = session.arrived(session.driver().pair(expected), session.answer_limit());
+  if (!came) {
+    return fmt::format("{}: it didn't come back on pair {}", one.what, expected);
+  }
+  if (came->bytes.size() != kHashFrameBytes || std::memcmp(came->bytes.data(), frame, kHashFrameBytes) != 0) {
+    return fmt::format("{}: it came back as another", one.what);
+  }
+  header = came->header;
+  return {};
+}
+
+// Whether what is reported of frames is right with these types. What is wrong, or nothing.
+std::string reports(Session& session, std::uint32_t types) {
+  for (const HashCase& one : kHashCases) {
+    spec::NetHeader header{};
+    if (const std::string wrong = comes_on(session, one, 0, header); !wrong.empty()) {
+      return wrong;
+    }
+    const auto [type, hash] = hash_by(one, types);
+    const auto report = static_cast<std::uint16_t>(type == 0 ? spec::kNetHashReportNone : std::countr_zero(type) + 1);
+    if (header.hash_report != report || (report != spec::kNetHashReportNone && header.hash_value != hash)) {
+      return fmt::format("{}: type {} and hash {:#010x}; {} and {:#010x} expected", one.what, header.hash_report,
+                         header.hash_value, report, hash);
+    }
+  }
+  return {};
+}
+
+Result<Verdict> hash_reports(const Context& context) {
+  if (!context.offers(spec::kNetHashReport)) {
+    return skip("VIRTIO_NET_F_HASH_REPORT is not offered");
+  }
+  RW_TRY_ASSIGN(Session session, open_control(context, spec::kNetHashReport));
+  NetDriverControlQueue& control = *session.driver().control();
+  static_cast<void>(session.pair().rx.fill());
+  const std::uint32_t supported = context.config.supported_hash_types;
+  if (const std::string wrong = reports(session, 0); !wrong.empty()) {
+    return failed("before any command: " + wrong);
+  }
+  constexpr std::uint32_t kAddresses = spec::kNetHashTypeIpv4 | spec::kNetHashTypeIpv6;
+  for (const std::uint32_t types : {supported, supported & kAddresses, std::uint32_t{0}}) {
+    if (std::string wrong = not_answered_with(spec::kNetAckOk, control.configure_hash(types, hash_key())); !wrong.empty()) {
+      return failed(fmt::format("types {:#x}: {}", types, wrong));
+    }
+    if (const std::string wrong = reports(session, types); !wrong.empty()) {
+      return failed(fmt::format("types {:#x}: {}", types, wrong));
+    }
+  }
+  if (const std::string wrong =
+          not_answered_with(spec::kNetAckErr, control.configure_hash(supported | 1U << 31U, hash_key()));
+      !wrong.empty()) {
+    return failed("a type that isn't supported: " + wrong);
+  }
+  const Bytes long_key = zeros(std::size_t{context.config.rss_max_key_size} + 1);
+  if (const std::string wrong = not_answered_with(spec::kNetAckErr, control.configure_hash(supported, long_key));
+      context.config.rss_max_key_size < 255 && !wrong.empty()) {
+    return failed("a key that is too long: " + wrong);
+  }
+  return pass(
+      fmt::format("none at first; with types {:#x}, and of addresses only: as Microsoft's vectors; then none; a type "
+                  "that isn't supported, a key that is too long: ERR",
+                  supported));
+}
+
 Result<Verdict> hashing(const Context& context) {
   if (!context.offers(spec::kNetRss)) {
     return skip("VIRTIO_NET_F_RSS is not offered");
   }
   RW_TRY_ASSIGN(Session session, open_control(context, kControlFeatures & ~spec::kNetHashReport));
   NetDriverControlQueue& control = *session.driver().control();
-  const Bytes key = zeros(spec::kNetRssKeyBytesMax);
+  const std::uint32_t supported = context.config.supported_hash_types;
+  const Bytes long_key = zeros(std::size_t{context.config.rss_max_key_size} + 1);
+  const auto pairs = static_cast<std::uint16_t>(session.driver().pairs_offered());
   const std::uint16_t good[] = {0, 0};
-  const std::uint16_t beyond[] = {0, static_cast<std::uint16_t>(session.driver().pairs_offered())};
+  const std::uint16_t beyond[] = {0, pairs};
   const std::uint16_t odd[] = {0, 0, 0};
-  const NetDriverControlQueue::Rss table{.hash_types = 0, .table = good, .key = key};
+  const std::vector<std::uint16_t> long_table(std::size_t{context.config.rss_max_indirection_table_length} * 2);
+  const NetDriverControlQueue::Rss table{.hash_types = supported, .table = good, .key = hash_key()};
   if (const std::string wrong = not_answered_with(spec::kNetAckOk, control.configure_rss(table)); !wrong.empty()) {
     return failed("a table of two entries: " + wrong);
   }
-  for (const std::span<const std::uint16_t> bad : {std::span<const std::uint16_t>(beyond), {odd}}) {
-    NetDriverControlQueue::Rss wrong_table = table;
-    wrong_table.table = bad;
-    if (const std::string wrong = not_answered_with(spec::kNetAckErr, control.configure_rss(wrong_table)); !wrong.empty()) {
-      return failed(fmt::format("a table of {} entries that makes no sense: {}", bad.size(), wrong));
+  struct Case {
+    const char* what;
+    NetDriverControlQueue::Rss rss;
+    bool may_be = true;
+  };
+  const auto with = [&table](auto change) {
+    NetDriverControlQueue::Rss rss = table;
+    change(rss);
+    return rss;
+  };
+  const Case cases[] = {
+      {"a pair that isn't there", with([&](auto& rss) { rss.table = beyond; })},
+      {"3 entries", with([&](auto& rss) { rss.table = odd; })},
+      {"more entries than there may be", with([&](auto& rss) { rss.table = long_table; }), long_table.size() <= 8192},
+      {"a pair for other frames that isn't there", with([&](auto& rss) { rss.unclassified = pairs; })},
+      {"no transmit queue", with([](auto& rss) { rss.transmit_queues = 0; })},
+      {"a hash type that isn't supported", with([&](auto& rss) { rss.hash_types = supported | 1U << 31U; })},
+      {"a key that is too long", with([&](auto& rss) { rss.key = long_key; }), long_key.size() <= 255},
+  };
+  for (const Case& one : cases) {
+    if (!one.may_be) {
+      continue;
+    }
+    if (const std::string wrong = not_answered_with(spec::kNetAckErr, control.configure_rss(one.rss)); !wrong.empty()) {
+      return failed(fmt::format("{}: {}", one.what, wrong));
     }
   }
-  return pass("a table of two entries: OK; a pair that isn't there, and 3 entries: ERR");
+  return pass(
+      "a table of two entries: OK; pairs that aren't there, 3 entries, too many, no transmit queue, hash types that "
+      "aren't supported, a key that is too long: ERR");
+}
+
+Result<Verdict> rss_places_frames(const Context& context) {
+  if (!context.offers(spec::kNetRss) || context.pairs_offered < 2) {
+    return skip("VIRTIO_NET_F_RSS is not offered, or there is one pair only");
+  }
+  RW_TRY_ASSIGN(Session session, open_control(context, kControlFeatures & ~spec::kNetHashReport, 2));
+  const std::uint32_t supported = context.config.supported_hash_types;
+  for (std::uint32_t pair = 0; pair < 2; ++pair) {
+    static_cast<void>(session.driver().pair(pair).rx.fill());
+  }
+  // Each table shows one bit of the hash.
+  constexpr std::size_t kEntries = 128;
+  for (unsigned bit = 0; std::size_t{1} << bit < kEntries; ++bit) {
+    std::array<std::uint16_t, kEntries> table{};
+    for (std::size_t i = 0; i < kEntries; ++i) {
+      table[i] = i >> bit & 1U;
+    }
+    const std::uint16_t others = bit & 1U;
+    const NetDriverControlQueue::Rss rss{
+        .hash_types = supported, .table = table, .unclassified = others, .transmit_queues = 1, .key = hash_key()};
+    if (const std::string wrong = not_answered_with(spec::kNetAckOk, session.driver().control()->configure_rss(rss));
+        !wrong.empty()) {
+      return failed(fmt::format("a table of {} entries: {}", kEntries, wrong));
+    }
+    for (const HashCase& one : kHashCases) {
+      const auto [type, hash] = hash_by(one, supported);
+      const std::uint16_t pair = type == 0 ? others : table[hash % kEntries];
+      spec::NetHeader header{};
+      if (const std::string wrong = comes_on(session, one, pair, header); !wrong.empty()) {
+        return failed(fmt::format("by bit {} of the hash, or pair {}: {}", bit, others, wrong));
+      }
+    }
+  }
+  return pass(fmt::format("frames with a hash, and one without, came on the pairs that tables of {} entries say", kEntries));
 }
 
 Result<Verdict> truncated_commands(const Context& context) {
@@ -301,6 +483,7 @@ Result<Verdict> truncated_commands(const Context& context) {
       {spec::kNetCtrlVlan, spec::kNetCtrlClassVlan, spec::kNetCtrlVlanAdd, 1, "a VLAN"},
       {spec::kNetMq, spec::kNetCtrlClassMq, spec::kNetCtrlMqVqPairsSet, 1, "a number of pairs"},
       {spec::kNetRss, spec::kNetCtrlClassMq, spec::kNetCtrlMqRssConfig, 10, "an RSS table"},
+      {spec::kNetHashReport, spec::kNetCtrlClassMq, spec::kNetCtrlMqHashConfig, 12, "hash types"},
       {spec::kNetCtrlGuestOffloads, spec::kNetCtrlClassGuestOffloads, spec::kNetCtrlGuestOffloadsSet, 7, "offloads"},
       {spec::kNetNotfCoal, spec::kNetCtrlClassNotfCoal, spec::kNetCtrlNotfCoalTxSet, 7, "coalescing"},
       {spec::kNetVqNotfCoal, spec::kNetCtrlClassNotfCoal, spec::kNetCtrlNotfCoalVqSet, 11, "coalescing of a queue"}};
@@ -342,6 +525,8 @@ Result<Verdict> not_negotiated(const Context& context) {
                           {spec::kNetCtrlClassMac, spec::kNetCtrlMacAddrSet, 6, "CTRL_MAC_ADDR"},
                           {spec::kNetCtrlClassAnnounce, spec::kNetCtrlAnnounceAck, 0, "GUEST_ANNOUNCE"},
                           {spec::kNetCtrlClassMq, spec::kNetCtrlMqVqPairsSet, 2, "MQ"},
+                          {spec::kNetCtrlClassMq, spec::kNetCtrlMqRssConfig, 13, "RSS"},
+                          {spec::kNetCtrlClassMq, spec::kNetCtrlMqHashConfig, 13, "HASH_REPORT"},
                           {spec::kNetCtrlClassGuestOffloads, spec::kNetCtrlGuestOffloadsSet, 8, "CTRL_GUEST_OFFLOADS"},
                           {spec::kNetCtrlClassNotfCoal, spec::kNetCtrlNotfCoalTxSet, 8, "NOTF_COAL"}}) {
     Bytes data = zeros(one.bytes);
@@ -349,6 +534,10 @@ Result<Verdict> not_negotiated(const Context& context) {
       data[0] = std::byte{one.bytes == 6 ? std::uint8_t{2} : std::uint8_t{1}};  // what would be right otherwise
     }
     data = one.bytes == 8 ? zeros(8) : data;
+    if (one.bytes == 13) {  // no hash types, one entry, one transmit queue, no key
+      data = zeros(13);
+      data[10] = std::byte{one.number == spec::kNetCtrlMqRssConfig ? std::uint8_t{1} : std::uint8_t{0}};
+    }
     if (const std::string wrong = not_answered_with(spec::kNetAckErr, command(session, one.control_class, one.number, data));
         !wrong.empty()) {
       return failed(fmt::format("a command that needs {}: {}", one.what, wrong));
@@ -440,6 +629,8 @@ constexpr Rule kControlRules[] = {
     {"announcement", "virtio 5.1.6.5.4", true, Needs::control, announcement},
     {"number of pairs", "virtio 5.1.6.5.5", true, Needs::control, pairs_in_range},
     {"RSS", "virtio 5.1.6.5.7", true, Needs::control, hashing},
+    {"RSS places frames", "virtio 5.1.6.5.7.1", true, Needs::loop, rss_places_frames},
+    {"hash reports", "virtio 5.1.6.4.4", true, Needs::loop, hash_reports},
     {"guest offloads", "virtio 5.1.6.5.8", true, Needs::control, guest_offloads},
     {"coalescing", "virtio 5.1.6.5.9", true, Needs::control, coalescing},
     {"truncated commands", "virtio 5.1.6.5", true, Needs::control, truncated_commands},

@@ -95,6 +95,9 @@ Result<Verdict> net_config_values(const Context& context) {
       config.rss_max_key_size < spec::kNetRssKeyBytesMax) {
     wrong += " a hash key of less than 40 bytes;";
   }
+  if ((context.offered & (spec::kNetRss | spec::kNetHashReport)) != 0 && config.supported_hash_types == 0) {
+    wrong += " no hash types;";
+  }
   if (context.offers(spec::kNetRss) && config.rss_max_indirection_table_length < 128) {
     wrong += " an RSS table of less than 128 entries;";
   }

@@ -91,6 +91,11 @@ enum class NetPeerFault : std::uint8_t {
   takes_any_offload,
   answers_without_room,
   forgets_commands,  // after some
+  // hashes
+  hashes_backwards,  // destination first
+  reports_unasked,   // before any command
+  forgets_table,     // RSS leaves frames where they are
+  takes_any_table,   // and any hash types
 };
 
 class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
@@ -118,6 +123,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
  private:
   using Bytes = std::vector<std::byte>;
   static constexpr std::uint16_t kPairs = 2;
+  static constexpr std::uint32_t kHashTypes = 0x3f;
   static constexpr std::uint64_t kOffloads = spec::kNetGuestCsum | spec::kNetGuestTso4;
 
   struct Ring {
@@ -206,6 +212,9 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
 
   // --- frames ---
   [[nodiscard]] std::size_t header_bytes() const {
+    if ((acked_ & spec::kNetHashReport) != 0) {
+      return 20;
+    }
     return (acked_ & (spec::kFeatureVersion1 | spec::kNetMrgRxbuf)) != 0 || fault_ == NetPeerFault::header_always_12 ? 12
                                                                                                                      : 10;
   }
@@ -265,6 +274,14 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
     if (!complete_checksum(frame)) {
       dead_ = dead_ || fault_ == NetPeerFault::dies_of_offloads;
       return used;
+    }
+    const Hash hash = hash_of(std::span(frame).subspan(header_bytes()));
+    if (header_bytes() == 20) {
+      std::memcpy(frame.data() + 12, &hash.value, sizeof hash.value);
+      std::memcpy(frame.data() + 16, &hash.report, sizeof hash.report);
+    }
+    if (!rss_table_.empty() && fault_ != NetPeerFault::forgets_table) {
+      index = 2U * (hash.report == 0 ? rss_unclassified_ : rss_table_[hash.value % rss_table_.size()]) + 1;
     }
     ++count_;
     const bool odd = count_ % 100 == 0;
@@ -358,7 +375,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
       rx.dead = rx.dead || (fault_ == NetPeerFault::forgets_receive_ring && targets.empty());
       return;
     }
-    if (header_bytes() == 12) {
+    if (header_bytes() >= 12) {
       auto buffers = static_cast<std::uint16_t>(targets.size());
       buffers = fault_ == NetPeerFault::zero_num_buffers ? 0 : buffers;
       buffers = fault_ == NetPeerFault::one_num_buffers ? 1 : buffers;
@@ -384,7 +401,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
     if ((acked_ & spec::kNetCtrlVq) == 0) {
       return UINT32_MAX;
     }
-    return (acked_ & spec::kNetMq) != 0 ? 2U * kPairs : 2;
+    return (acked_ & (spec::kNetMq | spec::kNetRss)) != 0 ? 2U * kPairs : 2;
   }
   // The used length.
   std::uint32_t command(const Chain& chain, bool bad) {
@@ -418,6 +435,10 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
       case spec::kNetCtrlClassAnnounce:
         return has(spec::kNetGuestAnnounce) && number == 0 && data.empty();
       case spec::kNetCtrlClassMq: {
+        if (number != spec::kNetCtrlMqVqPairsSet) {
+          return number <= spec::kNetCtrlMqHashConfig && sets_hash(number == spec::kNetCtrlMqRssConfig, data);
+        }
+        rss_table_.clear();
         std::uint16_t pairs = 0;
         std::memcpy(&pairs, data.data(), std::min(data.size(), sizeof pairs));
         return has(spec::kNetMq) && number == 0 && data.size() == 2 && pairs >= 1 && pairs <= kPairs;
@@ -434,6 +455,83 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
       default:
         return false;
     }
+  }
+  // RSS_CONFIG and HASH_CONFIG.
+  bool sets_hash(bool rss, std::span<const std::byte> data) {
+    const auto number = [&data](std::size_t at) -> std::uint16_t {
+      std::uint16_t value = 0;
+      std::memcpy(&value, data.data() + at, sizeof value);
+      return value;
+    };
+    if ((acked_ & (rss ? spec::kNetRss : spec::kNetHashReport)) == 0 || data.size() < 13) {
+      return false;
+    }
+    std::uint32_t types = 0;
+    std::memcpy(&types, data.data(), sizeof types);
+    const std::size_t entries = rss ? std::size_t{number(4)} + 1 : 1;
+    const std::size_t key_at = rss ? 8 + 2 * entries + 3 : 13;
+    if (data.size() < key_at || data.size() != key_at + std::to_integer<std::size_t>(data[key_at - 1])) {
+      return false;
+    }
+    std::vector<std::uint16_t> table;
+    bool good = data.size() - key_at <= 40 && (types & ~kHashTypes) == 0 && (entries & (entries - 1)) == 0 && entries <= 128;
+    for (std::size_t i = 0; rss && i < entries; ++i) {
+      table.push_back(number(8 + 2 * i));
+      good = good && table.back() < kPairs;
+    }
+    good = good && (!rss || (number(6) < kPairs && number(key_at - 3) >= 1 && number(key_at - 3) <= kPairs));
+    if (!good) {
+      return fault_ == NetPeerFault::takes_any_table;
+    }
+    hash_types_ = types;
+    hash_key_.assign(data.begin() + static_cast<std::ptrdiff_t>(key_at), data.end());
+    rss_table_ = table;
+    rss_unclassified_ = rss ? number(6) : std::uint16_t{0};
+    return true;
+  }
+  struct Hash {
+    std::uint32_t value = 0;
+    std::uint16_t report = 0;
+  };
+  // Of frames without tags, options and fragments.
+  [[nodiscard]] Hash hash_of(std::span<const std::byte> frame) const {
+    const auto byte = [&](std::size_t at) { return at < frame.size() ? std::to_integer<unsigned>(frame[at]) : 0U; };
+    const bool ipv4 = byte(12) == 0x08 && byte(13) == 0x00;
+    const bool ipv6 = byte(12) == 0x86 && byte(13) == 0xdd;
+    if (fault_ == NetPeerFault::reports_unasked && hash_types_ == 0) {
+      return {.value = 1, .report = 1};
+    }
+    const std::size_t address = ipv4 ? 4 : 16;
+    const std::size_t from = ipv4 ? 26 : 22;
+    if ((!ipv4 && !ipv6) || frame.size() < from + 2 * address + 4) {
+      return {};
+    }
+    const unsigned protocol = byte(ipv4 ? 23 : 20);
+    const std::uint16_t first = ipv4 ? 1 : 4;
+    const auto ports = static_cast<std::uint16_t>(protocol == 6 ? first + 1 : protocol == 17 ? first + 2 : 0);
+    const bool by_ports = ports != 0 && (hash_types_ >> (ports - 1U) & 1U) != 0;
+    if (!by_ports && (hash_types_ >> (first - 1U) & 1U) == 0) {
+      return {};
+    }
+    const std::span<const std::byte> source = frame.subspan(from);
+    const auto end_of = [&source](std::size_t bytes) { return source.begin() + static_cast<std::ptrdiff_t>(bytes); };
+    std::vector<std::byte> input(source.begin(), end_of(2 * address));
+    if (fault_ == NetPeerFault::hashes_backwards) {
+      std::rotate(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(address), input.end());
+    }
+    if (by_ports) {
+      input.insert(input.end(), end_of(2 * address), end_of(2 * address + 4));
+    }
+    Hash hash{.value = 0, .report = by_ports ? ports : first};
+    const auto key_bit = [this](std::size_t bit) {
+      return bit / 8 < hash_key_.size() ? std::to_integer<unsigned>(hash_key_[bit / 8]) >> (7 - bit % 8) & 1U : 0U;
+    };
+    for (std::size_t bit = 0; bit < input.size() * 8; ++bit) {
+      for (std::size_t i = 0; (std::to_integer<unsigned>(input[bit / 8]) >> (7 - bit % 8) & 1U) != 0 && i < 32; ++i) {
+        hash.value ^= key_bit(bit + i) << (31 - i);
+      }
+    }
+    return hash;
   }
   static bool are_tables(std::span<const std::byte> data) {
     for (int table = 0; table < 2; ++table) {
@@ -466,7 +564,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
     using namespace spec;
     return kFeatureVersion1 | kFeatureRingPacked | kFeatureIndirectDesc | kFeatureEventIdx | kNetCsum | kNetMac |
            kNetStatus | kNetMrgRxbuf | kNetCtrlVq | kNetCtrlRx | kNetCtrlRxExtra | kNetCtrlVlan | kNetGuestAnnounce |
-           kNetMq | kNetCtrlMacAddr | kNetCtrlGuestOffloads | kNetGuestTso4 |
+           kNetMq | kNetCtrlMacAddr | kNetCtrlGuestOffloads | kNetRss | kNetHashReport | kNetGuestTso4 |
            (fault_ == NetPeerFault::baseless_feature ? 0 : kNetGuestCsum);
   }
   [[nodiscard]] std::uint32_t ring_count() const override { return 2U * kPairs + 1; }
@@ -481,6 +579,8 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
     }
     map_.reset();
     kept_.reset();
+    hash_types_ = 0;
+    rss_table_.clear();
     commands_ = 0;
     old_places_.clear();
     dead_ = dead_ || (++hang_ups_ > 8 && fault_ == NetPeerFault::dies_of_hang_ups);
@@ -496,6 +596,9 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
     config.mac[0] = static_cast<std::uint8_t>(config.mac[0] | (fault_ == NetPeerFault::group_address ? 1 : 0));
     config.status = spec::kNetStatusLinkUp;
     config.max_virtqueue_pairs = kPairs;
+    config.rss_max_key_size = 40;
+    config.rss_max_indirection_table_length = 128;
+    config.supported_hash_types = kHashTypes;
     if (offset > sizeof config || out.size() > sizeof config - offset) {
       return fail("beyond the configuration");
     }
@@ -593,6 +696,10 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
   std::optional<Bytes> kept_;
   std::uint64_t count_ = 0;
   std::uint64_t commands_ = 0;
+  std::uint32_t hash_types_ = 0;
+  Bytes hash_key_;
+  std::vector<std::uint16_t> rss_table_;  // none: frames come back where they were sent
+  std::uint16_t rss_unclassified_ = 0;
   std::uint32_t hang_ups_ = 0;
   bool dead_ = false;  // serves no ring of any session any more
 };

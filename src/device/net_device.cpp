@@ -1,5 +1,7 @@
 #include "device/net_device.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "device/net_control_queue.hpp"
 #include "device/net_receive_queue.hpp"
 #include "device/net_transmit_queue.hpp"
+#include "request/net_hash.hpp"
 
 namespace ringway {
 
@@ -145,8 +148,22 @@ std::uint64_t NetDevice::features() const {
     bits |= spec::kNetCtrlVq | spec::kNetCtrlRx | spec::kNetCtrlRxExtra | spec::kNetCtrlVlan | spec::kNetCtrlMacAddr |
             spec::kNetGuestAnnounce;
     bits |= options_.offloads ? spec::kNetCtrlGuestOffloads : 0;
+    bits |= options_.hashes ? spec::kNetHashReport : 0;
+    bits |= steers() ? spec::kNetRss : 0;
   }
   return bits;
+}
+
+bool NetDevice::steers() const {
+  return options_.hashes && has_control() && options_.pairs > 1 && net_port_->info().steering_types != 0;
+}
+
+// The field is one for both features.
+std::uint32_t NetDevice::hash_types() const {
+  if (!options_.hashes || !has_control()) {
+    return 0;
+  }
+  return steers() ? net_port_->info().steering_types : kNetHashTypesAll;
 }
 
 spec::NetConfig NetDevice::config() const {
@@ -157,6 +174,12 @@ spec::NetConfig NetDevice::config() const {
   config.max_virtqueue_pairs = static_cast<std::uint16_t>(options_.pairs);
   config.mtu = options_.mtu;
   config.speed = options_.speed_mbits;
+  config.supported_hash_types = hash_types();
+  config.rss_max_key_size = config.supported_hash_types != 0 ? spec::kNetRssKeyBytesMax : 0;
+  // Linux 6.1 sends HASH_CONFIG in a wrong form if there is a table though RSS was not negotiated.
+  if (steers() && (acked_ == 0 || (acked_ & spec::kNetRss) != 0)) {
+    config.rss_max_indirection_table_length = limits::kNetRssTableMax;
+  }
   config.duplex = options_.speed_mbits != spec::kNetSpeedUnknown ? spec::kNetDuplexFull : spec::kNetDuplexUnknown;
   return config;
 }
@@ -187,6 +210,7 @@ Result<> NetDevice::set_features(std::uint64_t acked) {
       return fail("features can't change while rings run; stop them or reset the device first");
     }
     state_ = NetDriverState::after_reset(acked, mac_);
+    forget_steering();
   }
   acked_ = acked;
   order_rings();
@@ -205,13 +229,16 @@ void NetDevice::order_rings() {
 
 void NetDevice::tell_queues(vhost_user::Done<> done) {
   const NetReceiveFilter filter(state_, acked_);
-  const auto rules = std::make_shared<const NetReceiveRules>(
-      NetReceiveRules{.filter = filter,
-                      .filters = !filter.accepts_everything(),
-                      .mergeable = (acked_ & spec::kNetMrgRxbuf) != 0,
-                      .header_bytes = header_bytes_of(acked_),
-                      .guest_offloads = net_usable_offloads(state_.guest_offloads),
-                      .pairs = control_started_ ? net_receiving_pairs(state_) : limits::kNetPairsWithoutControlMax});
+  const bool reports = (acked_ & spec::kNetHashReport) != 0 && state_.hashing.types != 0;
+  const auto rules = std::make_shared<const NetReceiveRules>(NetReceiveRules{
+      .filter = filter,
+      .filters = !filter.accepts_everything(),
+      .mergeable = (acked_ & spec::kNetMrgRxbuf) != 0,
+      .header_bytes = header_bytes_of(acked_),
+      .guest_offloads = net_usable_offloads(state_.guest_offloads),
+      .pairs = control_started_ ? net_receiving_pairs(state_) : limits::kNetPairsWithoutControlMax,
+      .hash_types = reports ? state_.hashing.types : 0,
+      .hash_key = reports ? NetHashKey(std::span(state_.hashing.key).first(state_.hashing.key_bytes)) : NetHashKey()});
   const std::uint32_t mtu = (acked_ & spec::kNetMtu) != 0 ? options_.mtu : net_port_->info().mtu_max;
   const NetTransmitRules transmit{.limits = net_frame_limits(acked_, mtu), .header_bytes = header_bytes_of(acked_)};
   auto round = std::make_shared<std::pair<std::size_t, vhost_user::Done<>>>(pairs_.size(), std::move(done));
@@ -228,7 +255,8 @@ void NetDevice::tell_queues(vhost_user::Done<> done) {
 }
 
 void NetDevice::carry_out(const NetCommand& command) {
-  NetControlLimits limits{.pairs_max = static_cast<std::uint16_t>(options_.pairs), .hash_types = 0, .enabled_queues = {}};
+  NetControlLimits limits{
+      .pairs_max = static_cast<std::uint16_t>(options_.pairs), .hash_types = hash_types(), .enabled_queues = {}};
   for (const auto& pair : pairs_) {
     const std::size_t receive_index = std::size_t{pair->index} * 2;
     limits.enabled_queues[receive_index] = pair->receive->running();
@@ -236,17 +264,58 @@ void NetDevice::carry_out(const NetCommand& command) {
   }
   const NetDriverState before = state_;
   const NetControlOutcome outcome = apply_net_command(command, acked_, limits, state_);
-  const auto answer = [this, outcome](const Result<>& /*can't fail*/) {
-    worker_of(control_is_behind_first_pair_ ? 2 : 2 * options_.pairs).executor->post([this, outcome] {
-      control_queue_->answer(outcome);
-    });
-  };
-  // What the driver was told to be done holds for each frame from then on.
   if (state_ == before) {
-    answer({});
-  } else {
-    tell_queues(answer);
+    answer(outcome);
+    return;
   }
+  const auto refuse = [this, name = options_.name](const Result<>& why) {
+    spdlog::warn("net '{}': {}; the driver's command is refused", name, why.error().message);
+    answer({.refusal = NetControlRefusal::port_failed, .answer = {}});
+  };
+  // What the driver was told to be done holds for each frame from then on. And no frame comes to a pair that doesn't
+  // receive: pairs begin to before the port knows of them, and end after it has been told.
+  if (net_receiving_pairs(state_) < net_receiving_pairs(before)) {
+    if (const Result<> steered = steer_port(); !steered) {
+      state_ = before;
+      refuse(steered);
+      return;
+    }
+    tell_queues([this, outcome](const Result<>& /*can't fail*/) { answer(outcome); });
+    return;
+  }
+  tell_queues([this, outcome, before, refuse, acked = acked_](const Result<>& /*can't fail*/) {
+    if (const Result<> steered = steer_port(); !steered) {
+      state_ = acked_ == acked ? before : state_;  // else the driver has gone meanwhile
+      tell_queues([refuse, steered](const Result<>& /*can't fail*/) { refuse(steered); });
+      return;
+    }
+    answer(outcome);
+  });
+}
+
+void NetDevice::answer(const NetControlOutcome& outcome) {
+  worker_of(control_is_behind_first_pair_ ? 2 : 2 * options_.pairs).executor->post([this, outcome] {
+    control_queue_->answer(outcome);
+  });
+}
+
+// With the driver.
+void NetDevice::forget_steering() {
+  if (const Result<> steered = steer_port(); !steered) {
+    spdlog::warn("net '{}': {}; frames are still spread as its last driver wanted", options_.name, steered.error().message);
+  }
+}
+
+Result<> NetDevice::steer_port() {
+  std::optional<NetSteering> wanted;
+  if (state_.rss.has_value()) {
+    wanted = {.hashing = state_.hashing, .table = *state_.rss};
+  }
+  if (wanted != steering_) {
+    RW_TRY(net_port_->steer(wanted));
+    steering_ = wanted;
+  }
+  return {};
 }
 
 // ---------------------------------------------------------------- rings
@@ -280,6 +349,7 @@ void NetDevice::forget_driver() {
   control_started_ = false;
   state_ = NetDriverState::after_reset(0, mac_);
   order_rings();
+  forget_steering();
   tell_queues([](const Result<>&) {});
 }
 

@@ -42,6 +42,7 @@ struct NetDeviceOptions {
   bool mergeable = true;  // offer MRG_RXBUF
   bool offloads = true;   // offer checksum and segmentation offloads
   bool control = true;    // offer CTRL_VQ and what goes with it
+  bool hashes = true;     // with it HASH_REPORT, and RSS if there are several pairs and the port can steer
   std::uint32_t speed_mbits = spec::kNetSpeedUnknown;
   Duration stop_deadline = limits::kStopDeadline;
 };
@@ -114,6 +115,13 @@ class NetDevice final : public RingDevice {
   void tell_queues(vhost_user::Done<> done);
   void order_rings();
   void carry_out(const NetCommand& command);
+  void answer(const NetControlOutcome& outcome);
+  [[nodiscard]] bool steers() const;
+  // Supported_hash_types of the configuration space.
+  [[nodiscard]] std::uint32_t hash_types() const;
+  // Has the port spread frames as the driver has said.
+  [[nodiscard]] Result<> steer_port();
+  void forget_steering();
 
   // --- RingDevice ---
   [[nodiscard]] Result<> start_queue(std::uint32_t index, vhost_user::RingStart start, std::shared_ptr<const RegionMap> map,
@@ -126,6 +134,7 @@ class NetDevice final : public RingDevice {
   NetMac mac_;  // that it has from us
   std::uint64_t acked_ = 0;
   NetDriverState state_;
+  std::optional<NetSteering> steering_;  // as the port knows it
   bool link_ = true;
   bool control_started_ = false;
   bool control_is_behind_first_pair_ = false;

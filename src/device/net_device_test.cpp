@@ -8,12 +8,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/net/simple_ports.hpp"
 #include "device/test_net_queue.hpp"
 #include "loop/simulated_loop.hpp"
+#include "request/net_hash.hpp"
+#include "request/test_hash_vectors.hpp"
 #include "request/test_net_control.hpp"
 
 namespace ringway::testing {
@@ -42,7 +45,16 @@ class ScriptedPort final : public NetPort {
     NetReceiver* receiver = nullptr;
     ScriptedChannel* channel = nullptr;
   };
-  explicit ScriptedPort(std::map<std::uint32_t, Opened>& open, std::uint32_t pairs_max = 128) : open_(open) {
+  // What it was told last, and how often; or what it answers instead.
+  struct Steered {
+    std::optional<NetSteering> by;
+    int times = 0;
+    bool fails = false;
+    std::function<void()> on_told;
+  };
+  explicit ScriptedPort(std::map<std::uint32_t, Opened>& open, std::uint32_t pairs_max = 128, Steered* steered = nullptr)
+      : open_(open), steered_(steered) {
+    info_.steering_types = steered == nullptr ? 0 : kNetHashTypesPlain;
     info_.kind = "scripted";
     info_.pairs_max = pairs_max;
     info_.mtu_max = 9000;
@@ -50,6 +62,17 @@ class ScriptedPort final : public NetPort {
     info_.guest_offloads = spec::kNetGuestCsum | spec::kNetGuestTso4;
   }
   [[nodiscard]] const NetPortInfo& info() const noexcept override { return info_; }
+  [[nodiscard]] Result<> steer(const std::optional<NetSteering>& by) override {
+    if (steered_->fails) {
+      return fail("it has gone");
+    }
+    steered_->by = by;
+    ++steered_->times;
+    if (steered_->on_told) {
+      steered_->on_told();
+    }
+    return {};
+  }
   [[nodiscard]] Result<std::unique_ptr<NetChannel>> open_channel(const Pair& pair) override {
     auto channel = std::make_unique<Channel>(open_, pair.index);
     RW_CHECK(!open_.contains(pair.index));
@@ -75,6 +98,7 @@ class ScriptedPort final : public NetPort {
   };
 
   std::map<std::uint32_t, Opened>& open_;
+  Steered* steered_;
   NetPortInfo info_;
 };
 
@@ -558,6 +582,172 @@ TEST_P(NetCard, ThePortKnowsWhatTheGuestTakes) {
                            .put(std::uint64_t{spec::kNetGuestTso4})),
             spec::kNetAckOk);
   EXPECT_EQ(open_.at(0).channel->guest_offloads, 0U) << "no TSO without CSUM";
+}
+
+// ---------------------------------------------------------------- hashes
+
+TEST_P(NetCard, HashesAreOfferedWithTheControlQueueAndRssByWhoCanSteer) {
+  constexpr std::uint64_t kBoth = spec::kNetHashReport | spec::kNetRss;
+  ScriptedPort::Steered steered;
+  make({.pairs = 4});
+  EXPECT_EQ(card_->features() & kBoth, spec::kNetHashReport) << "its port can't steer";
+  EXPECT_EQ(config().supported_hash_types, kNetHashTypesAll);
+  EXPECT_EQ(config().rss_max_key_size, 40);
+  EXPECT_EQ(config().rss_max_indirection_table_length, 0);
+  detach();
+  make({.pairs = 4, .control = false}, std::make_unique<ScriptedPort>(open_, 128, &steered));
+  EXPECT_EQ(card_->features() & kBoth, 0U);
+  EXPECT_EQ(config().supported_hash_types, 0U);
+  detach();
+  make({.pairs = 4, .hashes = false}, std::make_unique<ScriptedPort>(open_, 128, &steered));
+  EXPECT_EQ(card_->features() & kBoth, 0U);
+  EXPECT_EQ(config().rss_max_key_size, 0);
+  detach();
+  make({.pairs = 1}, std::make_unique<ScriptedPort>(open_, 128, &steered));
+  EXPECT_EQ(card_->features() & kBoth, spec::kNetHashReport) << "there is nothing to choose";
+  detach();
+  make({.pairs = 4}, std::make_unique<ScriptedPort>(open_, 128, &steered));
+  EXPECT_EQ(card_->features() & kBoth, kBoth);
+  EXPECT_EQ(config().supported_hash_types, kNetHashTypesPlain) << "those by which the port can steer";
+  EXPECT_EQ(config().rss_max_indirection_table_length, 128);
+  negotiate(kBase | spec::kNetMq | spec::kNetHashReport);
+  EXPECT_EQ(config().rss_max_indirection_table_length, 0) << "a field of RSS";
+  negotiate(kBase | spec::kNetRss);
+  EXPECT_EQ(config().rss_max_indirection_table_length, 128);
+}
+
+TEST_P(NetCard, RssIsCarriedOutByThePort) {
+  ScriptedPort::Steered steered;
+  make({.pairs = 4}, std::make_unique<ScriptedPort>(open_, 128, &steered));
+  negotiate(kBase | spec::kNetMq | spec::kNetRss);
+  for (std::uint32_t index = 0; index < 9; ++index) {
+    ASSERT_TRUE(start(index).has_value());
+  }
+  EXPECT_EQ(receiving(), "0 ");
+  EXPECT_EQ(steered.times, 0);
+  std::string receiving_then;
+  steered.on_told = [&] { receiving_then = receiving(); };
+  EXPECT_EQ(command(8, RssText{.unclassified = 1, .table = {0, 2, 0, 2}, .max_tx_vq = 4}.text()), spec::kNetAckOk);
+  EXPECT_EQ(receiving(), "0 1 2 ");
+  EXPECT_EQ(receiving_then, "0 1 2 ") << "no frame comes to a pair that doesn't receive yet";
+  ASSERT_TRUE(steered.by.has_value());
+  EXPECT_EQ(steered.by->table.unclassified_pair, 1);
+  EXPECT_EQ(steered.by->table.mask, 3);
+  EXPECT_EQ(steered.by->table.pairs[3], 2);
+  EXPECT_EQ(steered.by->hashing.types, RssText{}.types);
+  EXPECT_EQ(steered.by->hashing.key[39], 0x6d);
+  // Another command leaves it alone; what is refused, too.
+  EXPECT_EQ(command(8, ControlText(spec::kNetCtrlClassRx, spec::kNetCtrlRxPromisc).put(std::uint8_t{0})), spec::kNetAckOk);
+  EXPECT_EQ(command(8, RssText{.table = {0, 1, 2, 4}}.text()), spec::kNetAckErr);
+  EXPECT_EQ(command(8, RssText{.unclassified = 4}.text()), spec::kNetAckErr);
+  EXPECT_EQ(command(8, RssText{.types = spec::kNetHashTypeTcpEx}.text()), spec::kNetAckErr) << "not supported here";
+  EXPECT_EQ(command(8, RssText{.mask = 2, .table = {0, 1, 2}}.text()), spec::kNetAckErr);
+  EXPECT_EQ(command(8, RssText{.mask = 255, .table = std::vector<std::uint16_t>(256)}.text()), spec::kNetAckErr);
+  EXPECT_EQ(command(8, RssText{.key_length = 41, .key_bytes = 41}.text()), spec::kNetAckErr);
+  EXPECT_EQ(command(8, RssText{.key_length = 40, .key_bytes = 39}.text()), spec::kNetAckErr);
+  EXPECT_EQ(steered.times, 1);
+  EXPECT_EQ(receiving(), "0 1 2 ");
+  // Pairs that go are taken from the port first.
+  EXPECT_EQ(command(8, RssText{.mask = 0, .table = {0}, .max_tx_vq = 1}.text()), spec::kNetAckOk);
+  EXPECT_EQ(receiving_then, "0 1 2 ");
+  EXPECT_EQ(receiving(), "0 ");
+  EXPECT_EQ(steered.times, 2);
+  // The last command counts.
+  EXPECT_EQ(command(8, set_pairs(4)), spec::kNetAckOk);
+  EXPECT_FALSE(steered.by.has_value());
+  EXPECT_EQ(steered.times, 3);
+  EXPECT_EQ(receiving(), "0 1 2 3 ");
+}
+
+TEST_P(NetCard, APortThatCantSteerAnyMoreIsSaidSo) {
+  ScriptedPort::Steered steered;
+  make({.pairs = 4}, std::make_unique<ScriptedPort>(open_, 128, &steered));
+  negotiate(kBase | spec::kNetMq | spec::kNetRss);
+  for (std::uint32_t index = 0; index < 9; ++index) {
+    ASSERT_TRUE(start(index).has_value());
+  }
+  steered.fails = true;
+  EXPECT_EQ(command(8, RssText{}.text()), spec::kNetAckErr);
+  EXPECT_FALSE(card_->driver_state().rss.has_value());
+  EXPECT_EQ(receiving(), "0 ");
+  EXPECT_EQ(card_->stats().control->refused[static_cast<std::size_t>(NetControlRefusal::port_failed)], 1U);
+  steered.fails = false;
+  EXPECT_EQ(command(8, RssText{}.text()), spec::kNetAckOk);
+  EXPECT_EQ(receiving(), "0 1 2 3 ");
+  steered.fails = true;
+  EXPECT_EQ(command(8, RssText{.mask = 0, .table = {1}}.text()), spec::kNetAckErr) << "fewer pairs";
+  EXPECT_EQ(receiving(), "0 1 2 3 ");
+  EXPECT_EQ(command(8, set_pairs(1)), spec::kNetAckErr);
+  EXPECT_TRUE(card_->driver_state().rss.has_value());
+  // A reset can't be refused.
+  EXPECT_TRUE(settle([&](auto done) { card_->reset(std::move(done)); }).has_value());
+  EXPECT_TRUE(steered.by.has_value());
+  steered.fails = false;
+  negotiate(kBase | spec::kNetMq);
+  EXPECT_FALSE(steered.by.has_value()) << "made up for by the next driver";
+}
+
+TEST_P(NetCard, AResetEndsSteering) {
+  ScriptedPort::Steered steered;
+  make({.pairs = 2}, std::make_unique<ScriptedPort>(open_, 128, &steered));
+  for (const bool by_detach : {false, true}) {
+    negotiate(kBase | spec::kNetRss);
+    for (std::uint32_t index = 0; index < 5; ++index) {
+      ASSERT_TRUE(start(index).has_value());
+    }
+    EXPECT_EQ(command(4, RssText{.mask = 1, .table = {0, 1}, .max_tx_vq = 2}.text()), spec::kNetAckOk);
+    EXPECT_TRUE(steered.by.has_value());
+    if (by_detach) {
+      detach();
+      attach();
+    } else {
+      EXPECT_TRUE(settle([&](auto done) { card_->reset(std::move(done)); }).has_value());
+    }
+    EXPECT_FALSE(steered.by.has_value());
+  }
+}
+
+// Set by a command and seen in the next frame; with the header of 20 bytes from the negotiation on.
+TEST_P(NetCard, HashReportsFollowTheCommand) {
+  make({.pairs = 1});
+  negotiate(kBase | spec::kNetHashReport);
+  for (std::uint32_t index = 0; index < 3; ++index) {
+    ASSERT_TRUE(start(index).has_value());
+  }
+  EXPECT_EQ(open_.at(0).channel->header_bytes, 20U);
+  const TestFrame frame(test::frame_of(test::kHashVectors4[0], {}));
+  const auto header_of_next = [&] {
+    const GuestAddress at = guest_.take(2048);
+    const DriverBuffer buffer{.address = at, .bytes = 2048, .device_writable = true};
+    RW_CHECK(rings_.at(0)->driver().add({&buffer, 1}, 0));
+    static_cast<void>(rings_.at(0)->driver().publish());
+    context_.now = context_.now + Duration::microseconds(10);
+    EXPECT_EQ(open_.at(0).receiver->deliver(frame.get()), NetReceiver::Delivery::done);
+    run();
+    EXPECT_EQ(used(0), 1U);
+    spec::NetHeader header{};
+    std::memcpy(&header, guest_.host(at), sizeof header);
+    return header;
+  };
+  const auto config_of = [&](std::uint32_t types) {
+    ControlText text(spec::kNetCtrlClassMq, spec::kNetCtrlMqHashConfig);
+    text.put(types).put(std::uint64_t{0}).put(std::uint8_t{40});
+    for (const std::uint8_t byte : test::kHashVectorKey) {
+      text.put(byte);
+    }
+    return text;
+  };
+  EXPECT_EQ(header_of_next().hash_report, spec::kNetHashReportNone) << "no types at first";
+  EXPECT_EQ(command(2, config_of(kNetHashTypesAll)), spec::kNetAckOk);
+  const spec::NetHeader header = header_of_next();
+  EXPECT_EQ(header.hash_report, spec::kNetHashReportTcpv4);
+  EXPECT_EQ(header.hash_value, test::kHashVectors4[0].ports_hash);
+  EXPECT_EQ(header.num_buffers, 1);
+  EXPECT_EQ(command(2, config_of(kNetHashTypesAll + 1)), spec::kNetAckErr);
+  EXPECT_EQ(header_of_next().hash_report, spec::kNetHashReportTcpv4);
+  EXPECT_EQ(command(2, config_of(0)), spec::kNetAckOk);
+  EXPECT_EQ(header_of_next().hash_report, spec::kNetHashReportNone);
+  EXPECT_EQ(command(2, RssText{.mask = 0, .table = {0}, .max_tx_vq = 1}.text()), spec::kNetAckErr) << "not negotiated";
 }
 
 INSTANTIATE_TEST_SUITE_P(Rings, NetCard,

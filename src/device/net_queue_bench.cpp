@@ -1,7 +1,7 @@
 // The data path of a network card without a second thread: a driver's rings and a worker's queues, stepped by turns over the
 // simulated loop. Instructions say more than times on a machine shared with others (see blk_queue_bench.cpp). Build it with
 // `ninja net_queue_bench`, of a RelWithDebInfo build without RINGWAY_DEBUG_CHECKS; then, for split or packed, what it does,
-// whether buffers can be merged, the bytes of a frame, and frames in a turn:
+// whether buffers can be merged (or hashes are reported as well), the bytes of a frame, and frames in a turn:
 //
 //     valgrind --tool=callgrind --toggle-collect='*serve_batch*' ./net_queue_bench split transmit mergeable 64 32
 //
@@ -53,6 +53,17 @@ enum class Work : std::uint8_t { transmit, receive, loop };
 class Supply final : public NetChannel {
  public:
   Supply(NetReceiver& receiver, std::uint32_t bytes) : receiver_(receiver), bytes_(bytes) {
+    constexpr std::uint32_t kUdpBytesMin = 42;
+    if (bytes >= kUdpBytesMin) {
+      // UDP over IPv4, as far as a hash looks at it.
+      const std::uint32_t total = bytes - 14;
+      const auto put = [this](std::size_t at, std::uint32_t byte) { bytes_[at] = static_cast<std::byte>(byte); };
+      put(12, 0x08);
+      put(14, 0x45);
+      put(16, total >> 8U);
+      put(17, total);
+      put(23, 17);
+    }
     piece_ = {.iov_base = bytes_.data(), .iov_len = bytes_.size()};
     frames_.fill({.header = {}, .data = {&piece_, 1}, .bytes = bytes});
   }
@@ -124,20 +135,25 @@ struct Ring {
 };
 
 struct Bench {
-  Bench(bool packed, Work its_work, bool mergeable, std::uint32_t frame_bytes, std::uint32_t its_batch)
+  enum class Buffers : std::uint8_t { plain, mergeable, hashed };
+  Bench(bool packed, Work its_work, Buffers buffers, std::uint32_t frame_bytes, std::uint32_t its_batch)
       : work(its_work),
         batch(its_batch),
-        transmit_ring(guest, packed, false, spec::kNetHeaderBytes + frame_bytes, batch),
+        transmit_ring(guest, packed, false, header_bytes_of(buffers) + frame_bytes, batch),
         receive_ring(guest, packed, true, kBufferBytes, batch) {
     constexpr std::uint64_t kFeatures = spec::kNetCsum | spec::kNetHostTso4 | spec::kNetHostTso6;
-    transmit.set_rules({.limits = net_frame_limits(kFeatures, 1500), .header_bytes = spec::kNetHeaderBytes});
+    transmit.set_rules({.limits = net_frame_limits(kFeatures, 1500), .header_bytes = header_bytes_of(buffers)});
+    const std::array<std::uint8_t, spec::kNetRssKeyBytesMax> key{1, 2, 3, 4, 5, 6, 7, 8};
     const NetDriverState state = NetDriverState::after_reset(0, {});
-    receive.set_rules(std::make_shared<const NetReceiveRules>(NetReceiveRules{.filter = NetReceiveFilter(state, 0),
-                                                                              .filters = false,
-                                                                              .mergeable = mergeable,
-                                                                              .header_bytes = spec::kNetHeaderBytes,
-                                                                              .guest_offloads = spec::kNetGuestCsum,
-                                                                              .pairs = 1}));
+    receive.set_rules(std::make_shared<const NetReceiveRules>(
+        NetReceiveRules{.filter = NetReceiveFilter(state, 0),
+                        .filters = false,
+                        .mergeable = buffers != Buffers::plain,
+                        .header_bytes = header_bytes_of(buffers),
+                        .guest_offloads = spec::kNetGuestCsum,
+                        .pairs = 1,
+                        .hash_types = buffers == Buffers::hashed ? kNetHashTypesAll : 0,
+                        .hash_key = NetHashKey(key)}));
     if (work == Work::receive) {
       auto supply = std::make_unique<Supply>(receive, frame_bytes);
       frames = supply.get();
@@ -158,6 +174,10 @@ struct Bench {
   }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
+
+  static std::uint32_t header_bytes_of(Buffers buffers) {
+    return static_cast<std::uint32_t>(buffers == Buffers::hashed ? spec::kNetHeaderHashBytes : spec::kNetHeaderBytes);
+  }
 
   Work work;
   std::uint32_t batch;
@@ -226,7 +246,7 @@ std::uint64_t step(Bench& bench) {
 struct Arguments {
   bool packed = false;
   Work work = Work::transmit;
-  bool mergeable = false;
+  Bench::Buffers buffers = Bench::Buffers::plain;
   std::uint32_t frame_bytes = 0;
   std::uint32_t batch = 0;
 };
@@ -247,15 +267,17 @@ bool parse(const std::vector<std::string_view>& words, Arguments& out) {
   const auto* const work = std::ranges::find(kWorks, words[1]);
   out.packed = words[0] == "packed";
   out.work = static_cast<Work>(work - kWorks.begin());
-  out.mergeable = words[2] == "mergeable";
-  return (out.packed || words[0] == "split") && work != kWorks.end() && (out.mergeable || words[2] == "plain") &&
+  constexpr std::array<std::string_view, 3> kBuffers{"plain", "mergeable", "hashed"};
+  const auto* const buffers = std::ranges::find(kBuffers, words[2]);
+  out.buffers = static_cast<Bench::Buffers>(buffers - kBuffers.begin());
+  return (out.packed || words[0] == "split") && work != kWorks.end() && buffers != kBuffers.end() &&
          parse_number(words[3], kFrameBytesMin, kFrameBytesMax, out.frame_bytes) &&
          parse_number(words[4], 1, kBatchMax, out.batch);
 }
 
 int run(const Arguments& arguments) {
   const auto bench =
-      std::make_unique<Bench>(arguments.packed, arguments.work, arguments.mergeable, arguments.frame_bytes, arguments.batch);
+      std::make_unique<Bench>(arguments.packed, arguments.work, arguments.buffers, arguments.frame_bytes, arguments.batch);
   for (std::uint64_t done = 0; done < kWarmUp;) {
     done += step(*bench);
   }
@@ -269,10 +291,11 @@ int run(const Arguments& arguments) {
 int main(int argument_count, char** words) {
   ringway::Arguments arguments;
   if (!ringway::parse({words + 1, words + argument_count}, arguments)) {
-    fmt::print(stderr,
-               "usage: net_queue_bench split|packed transmit|receive|loop mergeable|plain <bytes of a frame, {} to {}> "
-               "<frames in a turn, 1 to {}>\n",
-               ringway::kFrameBytesMin, ringway::kFrameBytesMax, ringway::kBatchMax);
+    fmt::print(
+        stderr,
+        "usage: net_queue_bench split|packed transmit|receive|loop plain|mergeable|hashed <bytes of a frame, {} to {}> "
+        "<frames in a turn, 1 to {}>\n",
+        ringway::kFrameBytesMin, ringway::kFrameBytesMax, ringway::kBatchMax);
     return EXIT_FAILURE;
   }
   return ringway::run(arguments);

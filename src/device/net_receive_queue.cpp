@@ -262,9 +262,10 @@ std::size_t NetReceiveQueue::deliver(std::span<const NetFrame> frames) noexcept 
 }
 
 // From one piece to one buffer, and as it is.
-bool NetReceiveQueue::is_plain(const NetFrame& frame) const noexcept {
+[[gnu::always_inline]] inline bool NetReceiveQueue::is_plain(const NetFrame& frame,
+                                                             std::uint32_t header_bytes) const noexcept {
   const NetReceiveRules& rules = *rules_;
-  if (frame.data.size() != 1 || spec::kNetHeaderBytes + frame.bytes > buffer_bytes_) {
+  if (frame.data.size() != 1 || header_bytes + frame.bytes > buffer_bytes_) {
     return false;
   }
   if (RW_UNLIKELY((frame.header.flags | frame.header.gso_type) != 0) &&
@@ -294,11 +295,23 @@ namespace {
 // all of them are on their way to this CPU's cache before the first one is written.
 std::size_t NetReceiveQueue::put_plain(std::span<const NetFrame> frames) noexcept {
   if (RW_UNLIKELY(rules_->header_bytes != spec::kNetHeaderBytes || log() != nullptr || budget_ <= 0)) {
+    return put_plain_hashed(frames);
+  }
+  return put_plain_with(frames, spec::kNetHeaderBytes);
+}
+
+[[gnu::noinline]] std::size_t NetReceiveQueue::put_plain_hashed(std::span<const NetFrame> frames) noexcept {
+  if (rules_->header_bytes != spec::kNetHeaderHashBytes || log() != nullptr || budget_ <= 0) {
     return 0;
   }
+  return put_plain_with(frames, spec::kNetHeaderHashBytes);
+}
+
+[[gnu::always_inline]] inline std::size_t NetReceiveQueue::put_plain_with(std::span<const NetFrame> frames,
+                                                                          const std::uint32_t header_bytes) noexcept {
   RW_DCHECK(buffer_count_ == 0);
   std::size_t plain = 0;
-  while (plain < std::min(frames.size(), limits::kNetBatch) && is_plain(frames[plain])) {
+  while (plain < std::min(frames.size(), limits::kNetBatch) && is_plain(frames[plain], header_bytes)) {
     ++plain;
   }
   if (plain == 0) {
@@ -316,21 +329,24 @@ std::size_t NetReceiveQueue::put_plain(std::span<const NetFrame> frames) noexcep
   for (; done < buffers.size(); ++done) {
     const ChainBuffer& buffer = buffers[done];
     const NetFrame& frame = frames[done];
-    const std::uint32_t whole = spec::kNetHeaderBytes + frame.bytes;
+    const std::uint32_t whole = header_bytes + frame.bytes;
     buffer_bytes_ = buffer.bytes;
     if (RW_UNLIKELY(whole > buffer.bytes)) {
       break;
     }
     write_plain_header(buffer.at, frame.header);
-    guest::copy(buffer.at + spec::kNetHeaderBytes, static_cast<const std::byte*>(frame.data.front().iov_base), frame.bytes);
+    guest::copy(buffer.at + header_bytes, static_cast<const std::byte*>(frame.data.front().iov_base), frame.bytes);
     bytes += frame.bytes;
     if (RW_UNLIKELY(frame.header.gso_type != spec::kNetGsoNone)) {
       ++gso;
     }
   }
+  if (RW_UNLIKELY(header_bytes == spec::kNetHeaderHashBytes)) {
+    write_hashes(buffers.first(done), frames);
+  }
   // Apart from the copies: the lines of the used ring are the driver's as well, and stores leave the CPU in their order.
   for (std::size_t i = 0; i < done; ++i) {
-    complete_fresh(buffers[i].chain, spec::kNetHeaderBytes + frames[i].bytes);
+    complete_fresh(buffers[i].chain, header_bytes + frames[i].bytes);
   }
   for (std::size_t left = buffers.size(); left > done; --left) {
     unpop(buffers[left - 1].chain);
@@ -343,6 +359,21 @@ std::size_t NetReceiveQueue::put_plain(std::span<const NetFrame> frames) noexcep
     budget_ -= static_cast<std::int32_t>(done + bytes / limits::kPumpBytesPerUnit);
   }
   return done;
+}
+
+[[gnu::noinline]] NetHash NetReceiveQueue::compute_hash(const NetCursor& frame, std::uint32_t bytes) const noexcept {
+  return net_hash(rules_->hash_key, rules_->hash_types, frame, bytes);
+}
+
+// Of frames that have been copied, behind the shorter header.
+[[gnu::noinline]] void NetReceiveQueue::write_hashes(std::span<const ChainBuffer> buffers,
+                                                     std::span<const NetFrame> frames) const noexcept {
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const NetHash hash = hash_of(NetCursor(frames[i].data), frames[i].bytes);
+    const std::uint64_t words = hash.value | std::uint64_t{hash.report} << 32U;
+    static_assert(spec::kNetHeaderBytes + sizeof words == spec::kNetHeaderHashBytes);
+    guest::copy(buffers[i].at + spec::kNetHeaderBytes, reinterpret_cast<const std::byte*>(&words), sizeof words);
+  }
 }
 
 NetReceiver::Delivery NetReceiveQueue::put(const NetFrame& frame) noexcept {
@@ -369,7 +400,7 @@ NetReceiver::Delivery NetReceiveQueue::put_pieces(const spec::NetHeader& header,
       return Delivery::done;
   }
   const std::span<const iovec> to = pieces_from(0);
-  write_header(to, completes ? spec::NetHeader{} : header, buffer_count_);
+  write_header(to, completes ? spec::NetHeader{} : header, buffer_count_, hash_of(NetCursor(data), bytes));
   NetCursor behind_header(to, header_bytes);
   if (completes) {
     counters_.checksums_completed.add();
@@ -395,6 +426,9 @@ NetReceiver::Delivery NetReceiveQueue::put_segments(const NetFrame& frame) noexc
     return Delivery::done;
   }
   const auto header_bytes = static_cast<std::uint32_t>(rules_->header_bytes);
+  // As Linux has it when it cuts a frame: all parts have the hash of the whole, by which its queue was chosen. It differs
+  // from their own only where a UDP packet becomes fragments.
+  const NetHash hash = hash_of(NetCursor(frame.data), frame.bytes);
   bool first = true;
   for (NetSegment segment; segmenter.next(segment); first = false) {
     const Taken taken = take_buffers(header_bytes + segment.bytes);
@@ -406,7 +440,7 @@ NetReceiver::Delivery NetReceiveQueue::put_segments(const NetFrame& frame) noexc
       return Delivery::done;
     }
     const std::span<const iovec> to = pieces_from(0);
-    write_header(to, segment.header, buffer_count_);
+    write_header(to, segment.header, buffer_count_, hash);
     NetCursor behind_header(to, header_bytes);
     net_copy_segment(segment, behind_header);
     use_buffers(0, buffer_count_, header_bytes + segment.bytes);
@@ -417,8 +451,9 @@ NetReceiver::Delivery NetReceiveQueue::put_segments(const NetFrame& frame) noexc
   return Delivery::done;
 }
 
-void NetReceiveQueue::write_header(std::span<const iovec> to, const spec::NetHeader& header, std::size_t buffers) noexcept {
-  const spec::NetHeader ours = header_of(header, buffers);
+void NetReceiveQueue::write_header(std::span<const iovec> to, const spec::NetHeader& header, std::size_t buffers,
+                                   const NetHash& hash) noexcept {
+  const spec::NetHeader ours = header_of(header, buffers, hash);
   NetCursor(to).write(std::as_bytes(std::span(&ours, 1)).first(rules_->header_bytes));
 }
 
@@ -485,8 +520,15 @@ void NetReceiveQueue::land(std::span<const std::uint32_t> lengths) noexcept {
       NetCursor(at).write({&none, 1});
     }
     if (rules_->header_bytes >= spec::kNetHeaderBytes) {
-      spec::NetHeader tail{};  // number of buffers and no hash
+      spec::NetHeader tail{};  // number of buffers and hash
       tail.num_buffers = static_cast<std::uint16_t>(count);
+      if (RW_UNLIKELY(rules_->hash_types != 0)) {
+        NetCursor frame(at);
+        frame.advance(rules_->header_bytes);
+        const NetHash hash = hash_of(frame, length - static_cast<std::uint32_t>(rules_->header_bytes));
+        tail.hash_value = hash.value;
+        tail.hash_report = hash.report;
+      }
       NetCursor behind(at);
       behind.advance(spec::kNetHeaderLegacyBytes);
       behind.write(std::as_bytes(std::span(&tail, 1))

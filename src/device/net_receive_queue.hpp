@@ -15,6 +15,7 @@
 #include "device/net_scratch.hpp"
 #include "device/ring_queue.hpp"
 #include "request/net_filter.hpp"
+#include "request/net_hash.hpp"
 
 namespace ringway {
 
@@ -26,6 +27,8 @@ struct NetReceiveRules {
   std::size_t header_bytes = spec::kNetHeaderBytes;
   std::uint64_t guest_offloads = 0;  // spec::kNetGuest…
   std::uint32_t pairs = 1;           // in use, if their rings run
+  std::uint32_t hash_types = 0;      // spec::kNetHashType… that are reported, in headers of 20 bytes
+  NetHashKey hash_key = {};          // for them
 };
 
 class NetReceiveQueue final : public RingQueue, public NetReceiver {
@@ -98,21 +101,34 @@ class NetReceiveQueue final : public RingQueue, public NetReceiver {
   [[nodiscard]] bool can_take(const spec::NetHeader& header) const noexcept;
   [[nodiscard]] bool completes_checksum(const spec::NetHeader& header) const noexcept;
   [[nodiscard]] static std::array<std::byte, NetReceiveFilter::kHeadBytes> head_of(const NetFrame& frame) noexcept;
-  [[nodiscard]] bool is_plain(const NetFrame& frame) const noexcept;
+  [[nodiscard]] bool is_plain(const NetFrame& frame, std::uint32_t header_bytes) const noexcept;
   [[nodiscard]] std::size_t put_plain(std::span<const NetFrame> frames) noexcept;
+  // The same for drivers to whom hashes are reported, apart from it so that it needn't know of them.
+  [[nodiscard]] std::size_t put_plain_hashed(std::span<const NetFrame> frames) noexcept;
+  [[nodiscard]] std::size_t put_plain_with(std::span<const NetFrame> frames, std::uint32_t header_bytes) noexcept;
+  void write_hashes(std::span<const ChainBuffer> buffers, std::span<const NetFrame> frames) const noexcept;
   // Any frame.
   [[nodiscard]] Delivery put(const NetFrame& frame) noexcept;
   [[nodiscard]] Delivery put_pieces(const spec::NetHeader& header, std::span<const iovec> data, std::uint32_t bytes,
                                     bool completes) noexcept;
   [[nodiscard]] Delivery put_segments(const NetFrame& frame) noexcept;
+  // What is reported of a frame; nothing unless the driver asked for it.
+  [[nodiscard]] NetHash hash_of(const NetCursor& frame, std::uint32_t bytes) const noexcept {
+    return RW_LIKELY(rules_->hash_types == 0) ? NetHash{} : compute_hash(frame, bytes);
+  }
+  [[nodiscard]] NetHash compute_hash(const NetCursor& frame, std::uint32_t bytes) const noexcept;
   // The header as it stands before a frame in so many buffers.
-  [[nodiscard]] static spec::NetHeader header_of(const spec::NetHeader& header, std::size_t buffers) noexcept {
+  [[nodiscard]] static spec::NetHeader header_of(const spec::NetHeader& header, std::size_t buffers,
+                                                 const NetHash& hash) noexcept {
     spec::NetHeader ours = header;
     // Valid also without MRG_RXBUF, where it is always 1 (§5.1.6.4.1).
     ours.num_buffers = static_cast<std::uint16_t>(buffers);
+    ours.hash_value = hash.value;
+    ours.hash_report = hash.report;
     return ours;
   }
-  void write_header(std::span<const iovec> to, const spec::NetHeader& header, std::size_t buffers) noexcept;
+  void write_header(std::span<const iovec> to, const spec::NetHeader& header, std::size_t buffers,
+                    const NetHash& hash) noexcept;
   void count_received(std::uint32_t frame_bytes, std::uint8_t gso_type) noexcept;
 
   const std::uint32_t pair_;

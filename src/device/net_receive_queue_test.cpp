@@ -14,6 +14,7 @@
 #include "guest/sigbus.hpp"
 #include "guest/test_memory.hpp"
 #include "loop/simulated_loop.hpp"
+#include "request/test_hash_vectors.hpp"
 
 namespace ringway::testing {
 namespace {
@@ -42,6 +43,7 @@ class NetReceive : public ::testing::TestWithParam<RingKind> {
     std::uint32_t pairs = 1;
     NetDriverState state = NetDriverState::after_reset(0, {2, 0, 0, 0, 0, 1});
     std::uint64_t features = 0;
+    std::uint32_t hash_types = 0;  // with the key of test_hash_vectors.hpp
   };
 
   NetReceive() {
@@ -61,7 +63,9 @@ class NetReceive : public ::testing::TestWithParam<RingKind> {
                                                                              .mergeable = setting.mergeable,
                                                                              .header_bytes = setting.header_bytes,
                                                                              .guest_offloads = setting.guest_offloads,
-                                                                             .pairs = setting.pairs}));
+                                                                             .pairs = setting.pairs,
+                                                                             .hash_types = setting.hash_types,
+                                                                             .hash_key = NetHashKey(test::kHashVectorKey)}));
   }
   void start() { start(ring_.start()); }
   void start(vhost_user::RingStart start, std::shared_ptr<DirtyLog> log = nullptr) {
@@ -570,6 +574,91 @@ TEST_P(NetReceive, HeadersThatTheKernelWrote) {
     ASSERT_EQ(queue_.lend(landings, 1526), 1U);
     queue_.land(std::array{fill(landings[0], with_header(frame.bytes, header))});
     EXPECT_EQ(received().at(0).header.flags, checksums ? spec::kNetHdrDataValid : 0);
+  }
+}
+
+// ---------------------------------------------------------------- hash reports
+
+// By whichever way a frame comes: as it is, in pieces, to be completed, to be cut, and where the kernel wrote it.
+TEST_P(NetReceive, HashesAreReported) {
+  const Setting reporting{.header_bytes = 20, .guest_offloads = 0, .hash_types = kNetHashTypesAll};
+  set(reporting);
+  for (const bool ipv6 : {false, true}) {
+    const test::HashVector& vector = ipv6 ? test::kHashVectors6[0] : test::kHashVectors4[0];
+    const std::uint16_t report = ipv6 ? spec::kNetHashReportTcpv6 : spec::kNetHashReportTcpv4;
+    const auto expect_reported = [&](std::size_t frames) {
+      const std::vector<Got> got = received();
+      EXPECT_EQ(got.size(), frames);
+      for (const Got& each : got) {
+        EXPECT_EQ(each.header.hash_value, vector.ports_hash);
+        EXPECT_EQ(each.header.hash_report, report);
+        EXPECT_EQ(each.header.padding_reserved, 0);
+      }
+    };
+    test::ShapedFrame shaped = test::make_frame({.ipv6 = ipv6, .payload_bytes = 2900});
+    shaped.bytes = test::frame_of(vector, {.ipv6 = ipv6, .payload_bytes = 2900});
+    const Bytes plain = test::frame_of(vector, {.ipv6 = ipv6});
+    post_many(3, 2048);
+    ASSERT_EQ(deliver(TestFrame(plain)), Delivery::done);
+    ASSERT_EQ(deliver(TestFrame(plain, {}, 3)), Delivery::done);
+    ASSERT_EQ(deliver(TestFrame(plain, tcp_header(shaped, 0))), Delivery::done);
+    expect_reported(3);
+    post_many(3, 2048);
+    ASSERT_EQ(deliver(TestFrame(shaped.bytes, tcp_header(shaped, 1000, ipv6))), Delivery::done);
+    expect_reported(3);
+    post_many(4, 50);
+    ASSERT_EQ(deliver(TestFrame(plain)), Delivery::done);
+    expect_reported(1);
+    std::array<NetLanding, 2> landings;
+    post({2048});
+    post({11, 5, 9, 3000});
+    ASSERT_EQ(queue_.lend(landings, 500), 2U);
+    queue_.land(std::array{fill(landings[0], with_header(plain)), fill(landings[1], with_header(shaped.bytes))});
+    expect_reported(2);
+  }
+  // A batch: each has its own.
+  post_many(5, 2048);
+  std::vector<std::unique_ptr<TestFrame>> owners;
+  std::vector<NetFrame> batch;
+  for (const test::HashVector& vector : test::kHashVectors4) {
+    owners.push_back(std::make_unique<TestFrame>(test::frame_of(vector, {.udp = true})));
+    batch.push_back(owners.back()->get());
+  }
+  ASSERT_EQ(queue_.deliver(batch), batch.size());
+  const std::vector<Got> got = received();
+  ASSERT_EQ(got.size(), batch.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].header.hash_value, test::kHashVectors4[i].ports_hash);
+    EXPECT_EQ(got[i].header.hash_report, spec::kNetHashReportUdpv4);
+    EXPECT_EQ(got[i].bytes, owners[i]->bytes());
+  }
+}
+
+// Of what has no hash, and of what the driver doesn't want hashed, nothing is reported, whatever was there before.
+TEST_P(NetReceive, WhatHasNoHashIsReportedAsSuch) {
+  const Bytes tcp = test::frame_of(test::kHashVectors4[0], {});
+  const auto report_of = [&](std::uint32_t types, const Bytes& frame, bool lands) {
+    set({.header_bytes = 20, .hash_types = types});
+    const GuestAddress at = guest_.take(2048);
+    std::memset(guest_.host(at), 0xff, 2048);
+    post_buffers({{.address = at, .bytes = 2048, .device_writable = true}});
+    if (lands) {
+      std::array<NetLanding, 1> landing;
+      EXPECT_EQ(queue_.lend(landing, 500), 1U);
+      queue_.land(std::array{fill(landing[0], with_header(frame))});
+    } else {
+      EXPECT_EQ(deliver(TestFrame(frame)), Delivery::done);
+    }
+    const Got got = received().at(0);
+    return std::pair{got.header.hash_report, got.header.hash_value};
+  };
+  const std::pair<std::uint16_t, std::uint32_t> none{spec::kNetHashReportNone, 0};
+  for (const bool lands : {false, true}) {
+    EXPECT_EQ(report_of(kNetHashTypesAll, pattern(60, 1), lands), none);
+    EXPECT_EQ(report_of(0, tcp, lands), none);
+    EXPECT_EQ(report_of(kNetHashTypesAll & ~(spec::kNetHashTypeIpv4 | spec::kNetHashTypeTcpv4), tcp, lands), none);
+    EXPECT_EQ(report_of(spec::kNetHashTypeIpv4, tcp, lands),
+              std::pair(spec::kNetHashReportIpv4, test::kHashVectors4[0].ip_hash));
   }
 }
 

@@ -58,7 +58,8 @@ struct NetDriverOptions {
   // of the features that need it, but for MQ. So it does too if the back-end has no configuration space, as that one
   // (DPDK's) leaves the control queue to the VMM even where it offers CTRL_VQ.
   bool control_queue = true;
-  std::uint64_t features = kNetDriverFeatures;
+  // Hashes are for who looks at them: they cost the back-end time for each frame, and RSS leaves the pair to a command.
+  std::uint64_t features = kNetDriverFeatures & ~(spec::kNetHashReport | spec::kNetRss);
   std::uint64_t protocol_features = kNetDriverProtocolFeatures;
 
   // Demands: an error if the back-end can't.

@@ -372,6 +372,8 @@ const char* to_string(NetControlRefusal refusal) noexcept {
       return "bad_value";
     case NetControlRefusal::queue_not_enabled:
       return "queue_not_enabled";
+    case NetControlRefusal::port_failed:
+      return "port_failed";
   }
   return "unknown";
 }

@@ -32,8 +32,9 @@ enum class NetControlRefusal : std::uint8_t {
   not_negotiated,     // without the feature bit that the command needs
   bad_value,          // a VLAN, count, queue, hash type or offload that there isn't, or not in this device
   queue_not_enabled,  // coalescing of a queue that is no receive or transmit queue, or not enabled
+  port_failed,        // what carries the frames could not do it
 };
-inline constexpr std::size_t kNetControlRefusals = 9;
+inline constexpr std::size_t kNetControlRefusals = 10;
 [[nodiscard]] const char* to_string(NetControlRefusal refusal) noexcept;
 
 // One of the two tables of MAC_TABLE_SET.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 
 namespace ringway {
 namespace {
@@ -68,10 +69,12 @@ std::uint32_t NetHashKey::hash(std::span<const std::byte> input) const noexcept 
   return hash;
 }
 
-NetHash net_hash(const NetHashKey& key, std::uint32_t types, const NetLayers& layers,
-                 std::span<const std::byte> head) noexcept {
+void net_hash_input(std::uint32_t types, const NetLayers& layers, std::span<const std::byte> head,
+                    NetHashInput& out) noexcept {
+  out.report = spec::kNetHashReportNone;
+  out.count = 0;
   if (layers.l3 != NetLayer3::ipv4 && layers.l3 != NetLayer3::ipv6) {
-    return {};
+    return;
   }
   std::size_t source = layers.source_offset;
   std::size_t destination = layers.destination_offset;
@@ -88,19 +91,32 @@ NetHash net_hash(const NetHashKey& key, std::uint32_t types, const NetLayers& la
     report = choose(ipv4 ? kIpv4Choice : kIpv6Choice, types, layers.l4);
   }
   if (report == spec::kNetHashReportNone) {
-    return {};
+    return;
   }
-  std::array<std::byte, kNetHashInputBytesMax> input;
   const std::size_t address_bytes = ipv4 ? 4 : 16;
   RW_DCHECK(std::max(source, destination) + address_bytes <= head.size());
-  std::memcpy(input.data(), head.data() + source, address_bytes);
-  std::memcpy(input.data() + address_bytes, head.data() + destination, address_bytes);
-  std::size_t bytes = 2 * address_bytes;
+  std::memcpy(out.bytes.data(), head.data() + source, address_bytes);
+  std::memcpy(out.bytes.data() + address_bytes, head.data() + destination, address_bytes);
+  out.count = 2 * address_bytes;
   if (report != spec::kNetHashReportIpv4 && report != spec::kNetHashReportIpv6 && report != spec::kNetHashReportIpv6Ex) {
-    std::memcpy(input.data() + bytes, head.data() + layers.l4_offset, kPortsBytes);
-    bytes += kPortsBytes;
+    std::memcpy(out.bytes.data() + out.count, head.data() + layers.l4_offset, kPortsBytes);
+    out.count += kPortsBytes;
   }
-  return {.value = key.hash(std::span(input).first(bytes)), .report = report};
+  out.report = report;
+}
+
+NetHash net_hash(const NetHashKey& key, std::uint32_t types, const NetLayers& layers,
+                 std::span<const std::byte> head) noexcept {
+  NetHashInput input;
+  net_hash_input(types, layers, head, input);
+  return {.value = key.hash(std::span(input.bytes).first(input.count)), .report = input.report};
+}
+
+NetHash net_hash(const NetHashKey& key, std::uint32_t types, NetCursor frame, std::uint32_t bytes) noexcept {
+  std::array<std::byte, limits::kNetHeadBytesMax> memory;
+  const std::size_t wanted = std::min<std::size_t>(memory.size(), bytes);
+  const std::span<const std::byte> head = std::span(memory).first(frame.read(std::span(memory).first(wanted)));
+  return net_hash(key, types, net_dissect(head, bytes), head);
 }
 
 }  // namespace ringway

@@ -8,80 +8,30 @@
 #include <string>
 
 #include "request/test_frames.hpp"
+#include "request/test_hash_vectors.hpp"
 
 namespace ringway {
 namespace {
 
-// The key and the results of Microsoft's "Verifying the RSS Hash Calculation".
-constexpr std::array<std::uint8_t, 40> kVerificationKey = {
-    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
-    0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa};
-struct Vector {
-  const char* destination;
-  std::uint16_t destination_port;
-  const char* source;
-  std::uint16_t source_port;
-  std::uint32_t ip_hash;
-  std::uint32_t ports_hash;
-};
-constexpr std::array<Vector, 5> kVectors4 = {{
-    {"161.142.100.80", 1766, "66.9.149.187", 2794, 0x323e8fc2, 0x51ccc178},
-    {"65.69.140.83", 4739, "199.92.111.2", 14230, 0xd718262a, 0xc626b0ea},
-    {"12.22.207.184", 38024, "24.19.198.95", 12898, 0xd2d0a5de, 0x5c2b394a},
-    {"209.142.163.6", 2217, "38.27.205.30", 48228, 0x82989176, 0xafc7327f},
-    {"202.188.127.2", 1303, "153.39.163.191", 44251, 0x5d1809c5, 0x10e828a2},
-}};
-constexpr std::array<Vector, 3> kVectors6 = {{
-    {"3ffe:2501:200:3::1", 1766, "3ffe:2501:200:1fff::7", 2794, 0x2cc18cd5, 0x40207d3d},
-    {"ff02::1", 4739, "3ffe:501:8::260:97ff:fe40:efab", 14230, 0x0f0c461c, 0xdde51bbf},
-    {"fe80::200:f8ff:fe21:67cf", 38024, "3ffe:1900:4545:3:200:f8ff:fe21:67cf", 44251, 0x4b61e985, 0x02d1feef},
-}};
+constexpr std::uint32_t kAllTypes = kNetHashTypesAll;
 
-constexpr std::uint32_t kAllTypes = 0x1ff;
-
-// Bit by bit, as the definition has it.
-std::uint32_t slow_toeplitz(std::span<const std::uint8_t> key, std::span<const std::uint8_t> input) {
-  std::uint32_t hash = 0;
-  const auto key_bit = [&](std::size_t bit) { return bit / 8 < key.size() ? key[bit / 8] >> (7 - bit % 8) & 1U : 0U; };
-  for (std::size_t bit = 0; bit < input.size() * 8; ++bit) {
-    if ((input[bit / 8] >> (7 - bit % 8) & 1U) != 0) {
-      for (std::size_t i = 0; i < 32; ++i) {
-        hash ^= key_bit(bit + i) << (31 - i);
-      }
-    }
-  }
-  return hash;
-}
-
-NetHash hash_of(const test::Bytes& frame, std::uint32_t types, const NetHashKey& key = NetHashKey(kVerificationKey)) {
+NetHash hash_of(const test::Bytes& frame, std::uint32_t types, const NetHashKey& key = NetHashKey(test::kHashVectorKey)) {
   const auto head = std::as_bytes(std::span(frame));
   return net_hash(key, types, net_dissect(head, static_cast<std::uint32_t>(frame.size())), head);
-}
-
-test::Bytes frame_of(const Vector& vector, test::FrameShape shape) {
-  test::ShapedFrame frame = test::make_frame(shape);
-  const std::size_t addresses = frame.l3 + (shape.ipv6 ? 8 : 12);
-  const std::size_t bytes = shape.ipv6 ? 16 : 4;
-  const int family = shape.ipv6 ? AF_INET6 : AF_INET;
-  EXPECT_EQ(::inet_pton(family, vector.source, frame.bytes.data() + addresses), 1);
-  EXPECT_EQ(::inet_pton(family, vector.destination, frame.bytes.data() + addresses + bytes), 1);
-  test::put16(frame.bytes, frame.l4, vector.source_port);
-  test::put16(frame.bytes, frame.l4 + 2, vector.destination_port);
-  return frame.bytes;
 }
 
 TEST(NetHash, TheVerificationSuiteOfMicrosoft) {
   for (const bool udp : {false, true}) {
     for (const unsigned tags : {0U, 1U, 2U}) {
-      for (const Vector& vector : kVectors4) {
-        const test::Bytes frame = frame_of(vector, {.udp = udp, .tags = tags, .ip_option_bytes = 4 * tags});
+      for (const test::HashVector& vector : test::kHashVectors4) {
+        const test::Bytes frame = test::frame_of(vector, {.udp = udp, .tags = tags, .ip_option_bytes = 4 * tags});
         EXPECT_EQ(hash_of(frame, spec::kNetHashTypeIpv4).value, vector.ip_hash);
         const NetHash ports = hash_of(frame, kAllTypes);
         EXPECT_EQ(ports.value, vector.ports_hash);
         EXPECT_EQ(ports.report, udp ? spec::kNetHashReportUdpv4 : spec::kNetHashReportTcpv4);
       }
-      for (const Vector& vector : kVectors6) {
-        const test::Bytes frame = frame_of(vector, {.ipv6 = true, .udp = udp, .tags = tags});
+      for (const test::HashVector& vector : test::kHashVectors6) {
+        const test::Bytes frame = test::frame_of(vector, {.ipv6 = true, .udp = udp, .tags = tags});
         EXPECT_EQ(hash_of(frame, spec::kNetHashTypeIpv6).value, vector.ip_hash);
         const NetHash ports = hash_of(frame, kAllTypes);
         EXPECT_EQ(ports.value, vector.ports_hash);
@@ -102,7 +52,7 @@ TEST(NetHash, EqualsTheDefinitionForKeysOfEachLength) {
     for (std::uint8_t& byte : input) {
       byte = static_cast<std::uint8_t>(prng.next());
     }
-    EXPECT_EQ(NetHashKey(key).hash(std::as_bytes(std::span(input))), slow_toeplitz(key, input));
+    EXPECT_EQ(NetHashKey(key).hash(std::as_bytes(std::span(input))), test::slow_toeplitz(key, input));
   }
   const test::Bytes input(kNetHashInputBytesMax, 0xff);
   EXPECT_EQ(NetHashKey().hash(std::as_bytes(std::span(input))), 0U) << "no key";
@@ -140,7 +90,7 @@ TEST(NetHash, EachCombinationOfTypesGivesTheReportOfTheSpecification) {
             const auto ports = frame.bytes.begin() + static_cast<long>(frame.l4);
             input.insert(input.end(), ports, ports + 4);
           }
-          ASSERT_EQ(hash.value, expected == 0 ? 0 : slow_toeplitz(kVerificationKey, input));
+          ASSERT_EQ(hash.value, expected == 0 ? 0 : test::slow_toeplitz(test::kHashVectorKey, input));
         }
       }
     }
@@ -148,7 +98,7 @@ TEST(NetHash, EachCombinationOfTypesGivesTheReportOfTheSpecification) {
 }
 
 TEST(NetHash, ExTypesTakeTheHomeAddressAndTheAddressOfARoutingHeaderOfType2) {
-  const Vector& vector = kVectors6[0];
+  const test::HashVector& vector = test::kHashVectors6[0];
   // IPv6, Destination Options with a Home Address, a routing header of type 2, TCP. The outer addresses are others.
   test::ShapedFrame plain = test::make_frame({.ipv6 = true, .payload_bytes = 10});
   test::Bytes frame(plain.bytes.begin(), plain.bytes.begin() + static_cast<long>(plain.l3 + 40));
@@ -176,7 +126,7 @@ TEST(NetHash, ExTypesTakeTheHomeAddressAndTheAddressOfARoutingHeaderOfType2) {
   // Without an _EX type the header's own addresses count.
   const NetHash outer = hash_of(frame, spec::kNetHashTypeIpv6);
   EXPECT_EQ(outer.report, spec::kNetHashReportIpv6);
-  EXPECT_EQ(outer.value, slow_toeplitz(kVerificationKey, std::span(plain.bytes).subspan(plain.l3 + 8, 32)));
+  EXPECT_EQ(outer.value, test::slow_toeplitz(test::kHashVectorKey, std::span(plain.bytes).subspan(plain.l3 + 8, 32)));
 }
 
 TEST(NetHash, AllFragmentsOfAPacketHashAlikeByAddress) {
@@ -188,6 +138,24 @@ TEST(NetHash, AllFragmentsOfAPacketHashAlikeByAddress) {
       const NetHash hash = hash_of(frame.bytes, kAllTypes);
       EXPECT_EQ(hash.report, spec::kNetHashReportIpv4);
       EXPECT_EQ(hash.value, expected);
+    }
+  }
+}
+
+TEST(NetHash, AFrameInPiecesHasTheHashOfTheWhole) {
+  const NetHashKey key(test::kHashVectorKey);
+  for (const bool ipv6 : {false, true}) {
+    const test::HashVector& vector = ipv6 ? test::kHashVectors6[1] : test::kHashVectors4[1];
+    // Longer than what is looked at.
+    test::Bytes frame = test::frame_of(vector, {.ipv6 = ipv6, .tags = 2, .payload_bytes = 1000});
+    for (const std::size_t step : {1U, 7U, 33U, 2000U}) {
+      std::vector<iovec> pieces;
+      for (std::size_t at = 0; at < frame.size(); at += step) {
+        pieces.push_back({.iov_base = frame.data() + at, .iov_len = std::min(step, frame.size() - at)});
+      }
+      const auto bytes = static_cast<std::uint32_t>(frame.size());
+      EXPECT_EQ(net_hash(key, kAllTypes, NetCursor(pieces), bytes).value, vector.ports_hash) << step;
+      EXPECT_EQ(net_hash(key, 0, NetCursor(pieces), bytes).report, spec::kNetHashReportNone);
     }
   }
 }

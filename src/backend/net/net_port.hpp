@@ -13,12 +13,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "base/result.hpp"
 #include "loop/loop.hpp"
 #include "metrics/counter.hpp"
+#include "request/net_control.hpp"
 #include "request/net_frame.hpp"
 #include "ring/chain.hpp"
 
@@ -161,6 +163,14 @@ struct NetPortInfo {
   std::uint64_t host_offloads = 0;   // spec::kNetHost… (and kNetCsum) that it takes from the guest
   std::uint64_t guest_offloads = 0;  // spec::kNetGuest… that it can make use of
   bool borrows = false;              // its channels keep frames beyond their send(), and give them back in any order
+  std::uint32_t steering_types = 0;  // spec::kNetHashType… by which it can choose the pair of a frame; 0: none (steer())
+};
+
+// Receive-side scaling: the pair of a frame by its hash (virtio 1.3 §5.1.6.5.6).
+struct NetSteering {
+  NetHashing hashing;
+  NetRssTable table;
+  bool operator==(const NetSteering&) const = default;
 };
 
 class NetPort {
@@ -169,6 +179,14 @@ class NetPort {
 
   // Control thread. Constant.
   [[nodiscard]] virtual const NetPortInfo& info() const noexcept = 0;
+
+  // Control thread. Frames that arrive from its return on are for the pairs that `by` names, whatever pair sends; those for
+  // a pair that is not enabled are dropped. Without a value, and at first, the port chooses in its own way. Frames under way
+  // meanwhile may go by parts of both. REQUIRES: info().steering_types has the hash's types. Errors: the kernel's, with
+  // nothing changed.
+  [[nodiscard]] virtual Result<> steer(const std::optional<NetSteering>& by) {
+    return by ? fail("this port can't choose queue pairs by hash") : Result<>{};
+  }
 
   // On the worker's thread. What is referred to outlives the channel. Pair numbers count from 0, and each is open once.
   struct Pair {

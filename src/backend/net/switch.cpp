@@ -27,6 +27,7 @@ class SwitchPort final : public NetPort {
     info_.kind = "switch";
     info_.pairs_max = pairs_max;
     info_.borrows = true;
+    info_.steering_types = kNetHashTypesAll;
     // A receiver makes up for what its guest can't take.
     info_.host_offloads =
         spec::kNetCsum | spec::kNetHostTso4 | spec::kNetHostTso6 | spec::kNetHostEcn | spec::kNetHostUfo | spec::kNetHostUso;
@@ -38,6 +39,10 @@ class SwitchPort final : public NetPort {
   ~SwitchPort() override { fabric_->detach(port_.port); }
 
   [[nodiscard]] const NetPortInfo& info() const noexcept override { return info_; }
+  [[nodiscard]] Result<> steer(const std::optional<NetSteering>& by) override {
+    fabric_->place(port_.port).steer_by(by);
+    return {};
+  }
   [[nodiscard]] Result<std::unique_ptr<NetChannel>> open_channel(const Pair& pair) override {
     RW_CHECK(pair.index < info_.pairs_max);
     RW_TRY_ASSIGN(std::unique_ptr<NetChannel> channel, SwitchChannel::open(pair, *fabric_, port_, rules_));

@@ -26,7 +26,8 @@
 // what waits for one receiver (SwitchChannel::kQueuedMax).
 //
 // A flow is sent by one pair and received by one pair, in order: the one on which the receiver has itself sent last for that
-// flow, as with the kernel's tap; until it has, one chosen by the flow's hash among the pairs that are enabled.
+// flow, as with the kernel's tap; until it has, one chosen by the flow's hash among the pairs that are enabled. A receiver
+// with RSS has said itself which pair it is (SwitchSteering).
 //
 // Not here: spanning trees (a switch has no loops but those made outside), multicast groups (they go to all of the VLAN).
 #pragma once

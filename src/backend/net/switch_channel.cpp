@@ -85,7 +85,7 @@ void SwitchChannel::forward(SwitchFrame& frame, Memory& memory, std::uint32_t se
     static_cast<void>(fabric_.table.learn(source, port_.port, second));
     memory.source = source;
   }
-  if (place_.has_several()) {
+  if (place_.learns_flows()) {
     place_.steer(frame.flow(), pair_);
   }
   const SwitchKey destination = SwitchKey::of(frame.vlan(), frame.destination());

@@ -15,10 +15,27 @@ void SwitchPlace::take(const SwitchRules& rules, std::uint32_t generation) noexc
   for (std::atomic<std::uint32_t>& entry : steering_) {
     entry.store(0, std::memory_order_relaxed);
   }
+  told_.store(nullptr, std::memory_order_relaxed);
   generation_.store(generation, std::memory_order_release);  // pairs with generation()
 }
 
+void SwitchPlace::steer_by(const std::optional<NetSteering>& by) {
+  if (!by) {
+    told_.store(nullptr, std::memory_order_relaxed);  // what was told stays where it is, for who has just looked
+    return;
+  }
+  if (own_told_ == nullptr) {
+    own_told_ = std::make_unique<SwitchSteering>();
+  }
+  own_told_->set(*by);
+  told_.store(own_told_.get(), std::memory_order_release);  // pairs with choose()
+}
+
 std::uint16_t SwitchPlace::choose(SwitchFrame& frame) const noexcept {
+  if (const SwitchSteering* const told = told_.load(std::memory_order_acquire); told != nullptr) {  // pairs with steer_by()
+    const std::uint16_t pair = told->choose(frame);
+    return is_enabled(pair) ? pair : kNoPair;
+  }
   // acquire: pairs with set_enabled().
   std::uint64_t low = enabled_[0].load(std::memory_order_acquire);
   std::uint64_t high = enabled_[1].load(std::memory_order_acquire);

@@ -15,11 +15,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/net/switch_frame.hpp"
 #include "backend/net/switch_pool.hpp"
+#include "backend/net/switch_steering.hpp"
 #include "backend/net/switch_table.hpp"
 #include "base/limits.hpp"
 #include "base/time.hpp"
@@ -38,6 +40,7 @@ class SwitchPlace {
   // --- control thread ---
   void take(const SwitchRules& rules, std::uint32_t generation) noexcept;
   void leave() noexcept { generation_.store(0, std::memory_order_release); }
+  void steer_by(const std::optional<NetSteering>& by);
 
   // --- the pairs' workers ---
   void set_seat(std::uint32_t pair, std::uint16_t seat) noexcept { seats_[pair].store(seat, std::memory_order_relaxed); }
@@ -68,17 +71,23 @@ class SwitchPlace {
   [[nodiscard]] bool has(std::uint16_t vlan) const noexcept {
     return (vlans_[vlan / 64U].load(std::memory_order_relaxed) >> (vlan % 64U) & 1U) != 0;
   }
-  [[nodiscard]] bool has_several() const noexcept {
+  // Several pairs, among which the one that sends a flow is to receive it.
+  [[nodiscard]] bool learns_flows() const noexcept {
     const std::uint64_t low = enabled_[0].load(std::memory_order_relaxed);
-    return (low & (low - 1)) != 0 || enabled_[1].load(std::memory_order_relaxed) != 0;
+    return ((low & (low - 1)) != 0 || enabled_[1].load(std::memory_order_relaxed) != 0) &&
+           told_.load(std::memory_order_relaxed) == nullptr;
   }
-  // The pair that gets the frame; kNoPair if none is enabled.
+  // The pair that gets the frame; kNoPair if none is enabled, or not the one that the guest has said.
   [[nodiscard]] std::uint16_t choose(SwitchFrame& frame) const noexcept;
   [[nodiscard]] std::uint16_t seat(std::uint16_t pair) const noexcept {
     return seats_[pair].load(std::memory_order_relaxed);
   }
 
  private:
+  [[nodiscard]] bool is_enabled(std::uint16_t pair) const noexcept {
+    return (enabled_[pair / 64U].load(std::memory_order_acquire) >> (pair % 64U) & 1U) != 0;  // pairs with set_enabled()
+  }
+
   static constexpr std::size_t kSteered = 512;
   // Part of the flow that isn't told by the entry's place, and the pair plus 1, so that no entry is 0.
   [[nodiscard]] static std::uint32_t entry_of(std::uint32_t flow, std::uint16_t pair) noexcept {
@@ -91,6 +100,8 @@ class SwitchPlace {
   std::array<std::atomic<std::uint64_t>, 64> vlans_{};
   std::array<std::atomic<std::uint16_t>, kSwitchPairsMax> seats_{};
   std::array<std::atomic<std::uint32_t>, kSteered> steering_{};
+  std::atomic<const SwitchSteering*> told_{nullptr};  // null: the guest has not said
+  std::unique_ptr<SwitchSteering> own_told_;          // from the first time on
 };
 
 class SwitchFabric {

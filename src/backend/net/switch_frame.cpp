@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "request/net_pieces.hpp"
 
 namespace ringway {
@@ -66,6 +67,7 @@ SwitchDrop SwitchFrame::enter(const NetFrame& frame, const SwitchRules& rules) n
   header_ = frame.header;
   bytes_ = frame.bytes;
   has_flow_ = false;
+  has_layers_ = false;
   from_isolated_ = rules.isolated;
   const std::size_t wanted = bytes_ <= kWholeBytesMax ? kWholeBytesMax : kHeadBytes;
   NetCursor cursor(frame.data);
@@ -139,8 +141,8 @@ SwitchDrop SwitchFrame::untag(const SwitchRules& rules) noexcept {
 
 // ---------------------------------------------------------------- whose it is
 
-bool SwitchFrame::is_from(const SwitchRules& rules) const noexcept {
-  const NetLayers layers = net_dissect(head(), bytes_);
+bool SwitchFrame::is_from(const SwitchRules& rules) noexcept {
+  const NetLayers& layers = this->layers();
   if (layers.ether_type == kEtherTypeArp) {
     // The sender's addresses in it, which other hosts believe.
     if (head_bytes_ < layers.l3_offset + kArpBytes) {
@@ -208,7 +210,7 @@ std::uint32_t SwitchFrame::flow() noexcept {
     return flow_;
   }
   has_flow_ = true;
-  const NetLayers layers = net_dissect(head(), bytes_);
+  const NetLayers& layers = this->layers();
   const std::span<const std::byte> all = head();
   std::uint64_t hash = 0;
   if (layers.l3 == NetLayer3::ipv4 || layers.l3 == NetLayer3::ipv6) {
@@ -223,6 +225,18 @@ std::uint32_t SwitchFrame::flow() noexcept {
   }
   flow_ = static_cast<std::uint32_t>(mix(hash));
   return flow_;
+}
+
+void SwitchFrame::take_hash_input(std::uint32_t types, NetHashInput& out) noexcept {
+  const bool all_there = layers().l4 != NetLayer4::none || head_bytes_ == bytes_;
+  if (RW_LIKELY(all_there)) {
+    net_hash_input(types, layers_, head(), out);
+    return;
+  }
+  // Perhaps with longer headers than are copied of every frame.
+  std::array<std::byte, limits::kNetHeadBytesMax> longer;
+  const std::span<const std::byte> found = std::span(longer).first(NetCursor(untagged().data).read(longer));
+  net_hash_input(types, net_dissect(found, bytes_), found, out);
 }
 
 // ---------------------------------------------------------------- out
@@ -249,6 +263,7 @@ void SwitchFrame::assign(const SwitchFrame& other) noexcept {
   pieces_used_ = other.pieces_used_;
   flow_ = other.flow_;
   has_flow_ = other.has_flow_;
+  has_layers_ = false;
   from_isolated_ = other.from_isolated_;
   tagged_twice_ = other.tagged_twice_;
   vlan_ = other.vlan_;

@@ -18,6 +18,7 @@
 #include "backend/net/net_port.hpp"
 #include "backend/net/switch_table.hpp"
 #include "request/net_control.hpp"
+#include "request/net_hash.hpp"
 #include "request/net_layers.hpp"
 
 namespace ringway {
@@ -85,6 +86,8 @@ class SwitchFrame {
   }
   // The same in both directions of a flow; of fragments, and of what has no ports, by the addresses.
   [[nodiscard]] std::uint32_t flow() noexcept;
+  // What RSS hashes of it, as its receiver will find it, by the kNetHashType… of `types`.
+  void take_hash_input(std::uint32_t types, NetHashInput& out) noexcept;
   // Whether nothing of it lies in the sender's memory.
   [[nodiscard]] bool is_whole() const noexcept { return pieces_used_ == 1; }
   [[nodiscard]] std::size_t pieces() const noexcept { return pieces_used_; }
@@ -94,10 +97,18 @@ class SwitchFrame {
     return rules.vlans.trunk && rules.vlans.native != vlan_;
   }
   [[nodiscard]] SwitchDrop untag(const SwitchRules& rules) noexcept;
-  [[nodiscard]] bool is_from(const SwitchRules& rules) const noexcept;
+  [[nodiscard]] bool is_from(const SwitchRules& rules) noexcept;
   [[nodiscard]] bool owns_ip(const SwitchRules& rules, const NetLayers& layers) const noexcept;
   [[nodiscard]] bool owns_ipv6(const SwitchRules& rules, const NetLayers& layers) const noexcept;
   [[nodiscard]] std::span<const std::byte> head() const noexcept { return std::span(head_).first(head_bytes_); }
+  // Of head(). Until the next enter().
+  [[nodiscard]] const NetLayers& layers() noexcept {
+    if (!has_layers_) {
+      layers_ = net_dissect(head(), bytes_);
+      has_layers_ = true;
+    }
+    return layers_;
+  }
   [[nodiscard]] NetFrame untagged() const noexcept {
     return {.header = header_, .data = pieces_.first(pieces_used_), .bytes = bytes_};
   }
@@ -109,6 +120,7 @@ class SwitchFrame {
   spec::NetHeader header_{};  // before the untagged form
   std::uint32_t flow_ = 0;
   bool has_flow_ = false;
+  bool has_layers_ = false;  // never of a copy (assign())
   bool from_isolated_ = false;
   bool tagged_twice_ = false;
   std::uint16_t vlan_ = 0;
@@ -116,6 +128,7 @@ class SwitchFrame {
   std::uint16_t head_bytes_ = 0;
   std::array<std::byte, 2 * spec::kMacBytes + kVlanTagBytes> tag_head_;  // addresses and tag
   std::array<std::byte, kWholeBytesMax> head_;                           // from the addresses on, without tag
+  NetLayers layers_;
 };
 
 }  // namespace ringway

@@ -16,7 +16,10 @@
 #include "backend/net/switch_channel.hpp"
 #include "backend/net/switch_pool.hpp"
 #include "backend/net/test_switch.hpp"
+#include "base/limits.hpp"
 #include "base/prng.hpp"
+#include "request/net_hash.hpp"
+#include "request/test_hash_vectors.hpp"
 
 namespace {
 
@@ -481,6 +484,98 @@ TEST_P(SwitchPorts, AFlowComesBackToThePairThatSendsIt) {
   for (const std::size_t count : spread) {
     EXPECT_GE(count, 4U) << "and flows are spread";
   }
+}
+
+// What a guest says by RSS holds for each frame, whichever pair sends: by a hash over what its receiver will find.
+TEST_P(SwitchPorts, RssPlacesFramesByTheGuestsTable) {
+  const auto pa = port({.trunk = {7, 8}});
+  const auto pb = port({.vlan = 7});
+  TestCard a(*pa, here());
+  std::vector<std::unique_ptr<TestCard>> b;
+  for (std::uint32_t pair = 0; pair < 4; ++pair) {
+    b.push_back(std::make_unique<TestCard>(*pb, pair % 2 == 0 ? here() : there(), pair));
+  }
+  EXPECT_EQ(pb->info().steering_types, kNetHashTypesAll);
+  NetSteering by;
+  by.hashing.types = kNetHashTypesAll & ~spec::kNetHashTypeUdpv6;
+  by.hashing.key_bytes = test::kHashVectorKey.size();
+  std::ranges::copy(test::kHashVectorKey, by.hashing.key.begin());
+  by.table.mask = 15;
+  by.table.unclassified_pair = 2;
+  for (std::uint16_t i = 0; i < 16; ++i) {
+    by.table.pairs[i] = i * 3 % 4;
+  }
+  const NetHashKey key(test::kHashVectorKey);
+  const auto expected = [&](const Bytes& frame) -> std::size_t {
+    const auto all = std::as_bytes(std::span(frame));
+    const auto head = all.first(std::min(all.size(), limits::kNetHeadBytesMax));
+    const NetHash hash = net_hash(key, by.hashing.types, net_dissect(head, static_cast<std::uint32_t>(all.size())), head);
+    return hash.report == spec::kNetHashReportNone ? by.table.unclassified_pair : by.table.pairs[hash.value & by.table.mask];
+  };
+  const auto receiver = [&](const Bytes& frame) {
+    a.send({tagged(frame, 7)}, {}, 100);
+    std::size_t at = 99;
+    for (std::size_t pair = 0; pair < 4; ++pair) {
+      b[pair]->turn();
+      for (std::size_t i = got(*b[pair]); i > 0; --i) {
+        at = at == 99 ? pair : 98;
+      }
+    }
+    a.turn();
+    return at;
+  };
+  ASSERT_TRUE(pb->steer(by).has_value());
+  std::array<std::size_t, 4> spread{};
+  for (unsigned port = 0; port < 64; ++port) {
+    for (unsigned shape = 0; shape < 16; ++shape) {
+      const bool ipv6 = (shape & 1U) != 0;
+      // With options the headers end behind what a switch copies of a long frame.
+      const std::size_t options = (shape & 4U) == 0 ? 0 : ipv6 ? 72 : 40;
+      test::ShapedFrame frame = test::make_frame({.ipv6 = ipv6,
+                                                  .udp = (shape & 2U) != 0,
+                                                  .ip_option_bytes = options,
+                                                  .tcp_option_bytes = (shape & 4U) == 0 ? 0U : 40U,
+                                                  .payload_bytes = (shape & 8U) == 0 ? 10U : 1000U});
+      std::ranges::copy(kEverybody, frame.bytes.begin());
+      test::put16(frame.bytes, frame.l4, 1000 + port);
+      const std::size_t pair = receiver(frame.bytes);
+      ASSERT_EQ(pair, expected(frame.bytes)) << shape;
+      ++spread[pair];
+      if (port == 0) {
+        Bytes back = frame.bytes;
+        std::ranges::copy(mac(5), back.begin() + 6);
+        b[(pair + 1) % 4]->send({back});
+        a.turn();
+        EXPECT_EQ(receiver(frame.bytes), pair) << "wherever it is sent from";
+      }
+    }
+  }
+  EXPECT_EQ(receiver(plain_frame(kEverybody, mac(1))), 2U) << "without a hash";
+  for (const std::size_t count : spread) {
+    EXPECT_GE(count, 100U);
+  }
+  // For a pair that is off: lost, and not somebody else's.
+  const Bytes frame = test::frame_of(test::kHashVectors4[0], {});
+  const std::size_t pair = expected(frame);
+  EXPECT_EQ(receiver(frame), pair);
+  b[pair]->channel().set_enabled(false);
+  EXPECT_EQ(receiver(frame), 99U);
+  b[pair]->channel().set_enabled(true);
+  EXPECT_EQ(receiver(frame), pair);
+  // Changed, and ended.
+  for (std::uint16_t& entry : by.table.pairs) {
+    entry = 3;
+  }
+  ASSERT_TRUE(pb->steer(by).has_value());
+  EXPECT_EQ(receiver(frame), 3U);
+  ASSERT_TRUE(pb->steer({}).has_value());
+  Bytes back = plain_frame(kEverybody, mac(2));
+  Bytes there_and = plain_frame(mac(2), mac(1));
+  b[1]->send({back});
+  a.turn();
+  std::ranges::copy(mac(1), back.begin());
+  b[1]->send({back});
+  EXPECT_EQ(receiver(there_and), 1U) << "the flow's own pair again";
 }
 
 // ---------------------------------------------------------------- across workers

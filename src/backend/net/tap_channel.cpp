@@ -121,14 +121,17 @@ void TapChannel::set_enabled(bool enabled) noexcept {
     may_have_frames_ = false;
     drop_gathered();
   }
+  bool had_been_attached = false;
   if (!gone_) {
-    if (const Result<> result = device_.set_attached(pair_, enabled); !result) {
+    if (const Result<bool> result = device_.set_attached(pair_, enabled)) {
+      had_been_attached = *result;
+    } else {
       spdlog::error("{}; its pair {} carries no more frames", result.error().message, pair_);
       note_gone(0);
     }
   }
   if (enabled && !gone_) {
-    if (!device_.abilities().multi_queue) {
+    if (had_been_attached) {
       discard_queued();
     }
     may_have_frames_ = true;
@@ -149,7 +152,7 @@ BatchedIo& TapChannel::io() noexcept {
   return *io_;
 }
 
-// Frames that came for nobody while the queue could not be detached.
+// Frames that came for nobody while the queue was attached all the same.
 void TapChannel::discard_queued() noexcept {
   constexpr int kFramesMax = 16384;  // more than any queue of a tap is long, usually 500 or 1000
   for (int i = 0; i < kFramesMax; ++i) {

@@ -10,6 +10,7 @@
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/check.hpp"
 #include "base/limits.hpp"
 #include "ring/spec.hpp"
 
@@ -409,6 +411,11 @@ Result<std::unique_ptr<TapDevice>> TapDevice::open(const TapOptions& options) {
   for (std::uint32_t i = 0; i < device->pairs(); ++i) {
     RW_TRY(device->set_attached(i, false));  // until a guest reads from it: what is in its queue reaches nobody
   }
+  if (device->pairs() > 1) {
+    if (const Result<> prepared = device->prepare_steering(); !prepared) {
+      spdlog::info("{}: {}, so its guest is not offered RSS", name, prepared.error().message);
+    }
+  }
   for (const int given : options.fds) {
     ::close(given);
   }
@@ -416,7 +423,11 @@ Result<std::unique_ptr<TapDevice>> TapDevice::open(const TapOptions& options) {
 }
 
 TapDevice::TapDevice(std::string name, std::vector<UniqueFd> queues, const Abilities& abilities)
-    : name_(std::move(name)), queues_(std::move(queues)), abilities_(abilities) {}
+    : name_(std::move(name)), queues_(std::move(queues)), abilities_(abilities), wanted_(queues_.size(), true) {
+  for (std::uint32_t i = 0; i < pairs(); ++i) {
+    attached_.push_back(i);  // of those that we were given perhaps in another order, until all are detached
+  }
+}
 
 bool TapDevice::takes_all() const noexcept {
   int bytes = INT_MAX;
@@ -482,16 +493,85 @@ Result<> TapDevice::set_guest(std::uint64_t guest_offloads, std::size_t header_b
   return {};
 }
 
-Result<> TapDevice::set_attached(std::uint32_t pair, bool attached) {
-  if (!abilities_.multi_queue) {
-    return {};
-  }
+// ---------------------------------------------------------------- queues
+
+bool TapDevice::is_attached(std::uint32_t pair) const noexcept {
+  return std::ranges::find(attached_, pair) != attached_.end();
+}
+
+// The kernel puts a queue behind the others, and the last one in the place of one that goes.
+Result<> TapDevice::attach(std::uint32_t pair, bool attached) {
   ifreq request{};
   request.ifr_flags = static_cast<short>(attached ? IFF_ATTACH_QUEUE : IFF_DETACH_QUEUE);
   const int error = control(fd(pair), TUNSETQUEUE, &request);
   // EINVAL: it is so already.
   if (error != 0 && error != EINVAL) {
     return fail_errno(error, fmt::format("can't {} queue {} of {}", attached ? "attach" : "detach", pair, name_));
+  }
+  const auto place = std::ranges::find(attached_, pair);
+  if (attached && place == attached_.end()) {
+    attached_.push_back(pair);
+  } else if (!attached && place != attached_.end()) {
+    *place = attached_.back();
+    attached_.pop_back();
+  }
+  return {};
+}
+
+Result<bool> TapDevice::set_attached(std::uint32_t pair, bool attached) {
+  if (!abilities_.multi_queue) {
+    return true;
+  }
+  const std::lock_guard lock(queues_mutex_);
+  const bool before = is_attached(pair);
+  wanted_[pair] = attached;
+  if (!steered_) {
+    RW_TRY(attach(pair, attached));
+  }
+  return before;
+}
+
+Result<> TapDevice::set_steering_program(int program) {
+  if (const int error = control_value(fd(0), TUNSETSTEERINGEBPF, program); error != 0) {
+    return fail_errno(error, fmt::format("can't change how {} chooses queues", name_));
+  }
+  return {};
+}
+
+Result<> TapDevice::prepare_steering() {
+  RW_TRY(set_steering_program(-1));  // that of one who died with it
+  RW_TRY_ASSIGN(steering_, TapSteering::load());
+  return {};
+}
+
+// The kernel counts only queues that are attached, and gives a frame for another number to some queue. So all of them are
+// while it goes by a table; what comes for one that nobody reads stays there, up to the interface's txqueuelen.
+Result<> TapDevice::steer(const std::optional<NetSteering>& by) {
+  RW_CHECK(steers());
+  const std::lock_guard lock(queues_mutex_);
+  if (!by) {
+    RW_TRY(set_steering_program(-1));
+    steered_ = false;
+    for (std::uint32_t i = 0; i < pairs(); ++i) {
+      if (!wanted_[i]) {
+        RW_TRY(attach(i, false));
+      }
+    }
+    return {};
+  }
+  for (std::uint32_t i = 0; i < pairs(); ++i) {
+    if (!is_attached(i)) {
+      RW_TRY(attach(i, true));
+    }
+  }
+  std::vector<std::uint32_t> queues(pairs());
+  for (std::uint32_t place = 0; place < pairs(); ++place) {
+    queues[attached_[place]] = place;
+  }
+  RW_TRY(steering_->set(*by, queues));
+  if (!steered_) {
+    RW_TRY(set_steering_program(steering_->program()));
+    steered_ = true;
   }
   return {};
 }

@@ -1,7 +1,8 @@
 // A host's tap interface: its queues, and what belongs to all of them together (offloads, size of the header before a frame,
 // link, MTU).
 //
-// Opened and destroyed on the control thread; set_guest() and set_attached() may be called from any thread. Closing the last
+// Opened and destroyed on the control thread, where steer() is called; set_guest() and set_attached() may be called from any
+// thread. Closing the last
 // descriptor of an interface that we made removes it; whether one persists is never changed.
 #pragma once
 
@@ -15,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/net/net_port.hpp"
+#include "backend/net/tap_steering.hpp"
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
 
@@ -70,14 +73,23 @@ class TapDevice {
   // Only what differs from the last call is told to the kernel. Errors: the interface has gone.
   [[nodiscard]] Result<> set_guest(std::uint64_t guest_offloads, std::size_t header_bytes);
   // Frames for a queue that is not attached go to others, and those that it had are dropped. Nothing happens without
-  // multi_queue. Waits for the kernel's other threads: some milliseconds.
-  [[nodiscard]] Result<> set_attached(std::uint32_t pair, bool attached);
+  // multi_queue, or while frames are steered: then frames for that queue are its own, whether anybody reads them or not.
+  // Returns whether the kernel had it attached before. Waits for the kernel's other threads: some milliseconds.
+  [[nodiscard]] Result<bool> set_attached(std::uint32_t pair, bool attached);
+  // As NetPort::steer(). Whether it can: steers().
+  [[nodiscard]] bool steers() const noexcept { return steering_ != nullptr; }
+  [[nodiscard]] Result<> steer(const std::optional<NetSteering>& by);
 
   // True once: for the log. Any thread.
   [[nodiscard]] bool is_first_to_miss_it() noexcept { return !missed_.exchange(true, std::memory_order_relaxed); }
 
  private:
   static constexpr std::uint64_t kUnknown = ~0ULL;
+
+  [[nodiscard]] Result<> attach(std::uint32_t pair, bool attached);
+  [[nodiscard]] bool is_attached(std::uint32_t pair) const noexcept;
+  [[nodiscard]] Result<> set_steering_program(int program);
+  [[nodiscard]] Result<> prepare_steering();
 
   const std::string name_;
   const std::vector<UniqueFd> queues_;
@@ -86,6 +98,12 @@ class TapDevice {
   std::mutex mutex_;
   std::uint64_t tun_offloads_ = kUnknown;  // as the kernel has them
   std::size_t header_bytes_ = 0;
+
+  std::unique_ptr<TapSteering> steering_;
+  std::mutex queues_mutex_;  // of what follows
+  bool steered_ = false;
+  std::vector<bool> wanted_;             // attached, by pair, but for steering
+  std::vector<std::uint32_t> attached_;  // the pairs, in the order in which the kernel counts their queues
 };
 
 // The kernel's TUN_F_… for offloads of the guest: those that have all that they need.

@@ -15,6 +15,7 @@ TapPort::TapPort(std::unique_ptr<TapDevice> device, BatchedEngine engine) : devi
   info_.mtu_max = kTapMtuMax;  // whatever the interface has now: it may change, and the kernel takes longer frames
   info_.host_offloads = abilities.host_offloads;
   info_.guest_offloads = abilities.guest_offloads;
+  info_.steering_types = device_->steers() ? TapSteering::kTypes : 0;
 }
 
 Result<std::unique_ptr<NetChannel>> TapPort::open_channel(const Pair& pair) {

@@ -15,6 +15,7 @@ class TapPort final : public NetPort {
   explicit TapPort(std::unique_ptr<TapDevice> device, BatchedEngine engine = BatchedEngine::automatic);
 
   [[nodiscard]] const NetPortInfo& info() const noexcept override { return info_; }
+  [[nodiscard]] Result<> steer(const std::optional<NetSteering>& by) override { return device_->steer(by); }
   // Errors: no such pair; the loop can't watch the queue.
   [[nodiscard]] Result<std::unique_ptr<NetChannel>> open_channel(const Pair& pair) override;
   // For the link's state and MTU.
