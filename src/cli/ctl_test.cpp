@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -134,6 +135,72 @@ TEST_F(Ctl, ABusyDaemonSaysSo) {
 
 TEST_F(Ctl, HelpTellsTheExitStatuses) {
   EXPECT_THAT(run("ctl --help").second, HasSubstr("Exit status: 0 "));
+}
+
+TEST_F(Ctl, PollIsChangedWhileWorkersRun) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  EXPECT_EQ(ctl("poll fixed=20us"), std::make_pair(0, std::string("workers poll fixed=20us\n")));
+  const auto [status, text] = ctl("poll sometimes");
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(text, StartsWith("ringway: poll: poll policy \"sometimes\""));
+  EXPECT_EQ(ctl("poll ''").first, 2);
+}
+
+// A daemon's requests, followed by another process.
+class Trace : public Ctl {
+ protected:
+  std::pair<int, std::string> trace(const std::string& line) const {
+    return run(fmt::format("trace --api {} {}", options_.api_socket, line));
+  }
+};
+
+TEST_F(Trace, ShowsWhereTheTimeOfRequestsGoes) {
+  const std::string socket = directory_.file("a.sock");
+  start({test_disk("ram:1M", socket, "vm1")});
+  const std::string timeline = directory_.file("t.json");
+  const std::string load = fmt::format("{} bench blk --socket {} --depth 4 --warm-up 0s --time 2s", RINGWAY_PROGRAM, socket);
+  const std::string follow =
+      fmt::format("{} trace --api {} --time 500ms --every 7 --timeline {}", RINGWAY_PROGRAM, options_.api_socket, timeline);
+  FILE* const shell = popen(fmt::format("{} > /dev/null 2>&1 & sleep 0.5; {} 2>&1; wait", load, follow).c_str(), "r");
+  ASSERT_NE(shell, nullptr);
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), shell)) {
+    text.append(buffer.data(), got);
+  }
+  pclose(shell);
+  EXPECT_THAT(text, StartsWith("read 'vm1'\n  interval "));
+  for (const char* interval : {"\n  parsing ", "\n  submitting ", "\n  serving ", "\n  publishing ", "\n  whole "}) {
+    EXPECT_THAT(text, HasSubstr(interval));
+  }
+  EXPECT_THAT(text, HasSubstr("opens in https://ui.perfetto.dev"));
+  const nlohmann::json events = nlohmann::json::parse(std::ifstream(timeline), nullptr, false);
+  ASSERT_TRUE(events.is_object());
+  EXPECT_GT(events["traceEvents"].size(), 10U);
+  // Afterwards as many are followed as before, and the histograms know of them.
+  const TraceStatus status = host_->call([](Host& h) { return h.trace_status(); });
+  EXPECT_EQ(status.every, StageRecorder::kEveryDefault);
+  EXPECT_FALSE(status.records);
+  EXPECT_THAT(trace("--so-far").second, StartsWith("read of all devices\n"));
+}
+
+TEST_F(Trace, SaysWhatIsWrong) {
+  start({test_disk("null:1M", directory_.file("a.sock"), "vm1")});
+  EXPECT_EQ(trace("--time 50ms"), std::make_pair(0, std::string("no request was followed within 50ms\n")));
+  EXPECT_EQ(trace("--so-far"), std::make_pair(0, std::string("nothing was followed yet\n")));
+  EXPECT_EQ(trace("--time soon").first, 2);
+  EXPECT_EQ(trace("--every 0").first, 2);
+  EXPECT_EQ(trace("--time 10ms --timeline /nowhere/t.json"),
+            std::make_pair(1, std::string("ringway: can't write '/nowhere/t.json': No such file or directory\n")));
+  const auto [status, text] = run("trace --api /nowhere.sock");
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(text, StartsWith("ringway: no ringway answers at '/nowhere.sock'"));
+  // One client at a time.
+  host_->call([](Host& h) {
+    h.set_trace(1, true);
+    return 0;
+  });
+  EXPECT_EQ(trace("--time 10ms").first, 1);
 }
 
 }  // namespace
