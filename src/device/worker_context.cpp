@@ -125,6 +125,18 @@ void WorkerContext::settle_sources() noexcept {
   sources.resize(kept);
 }
 
+void WorkerContext::set_keeps_sources(bool keeps) noexcept {
+  keeps_sources = keeps;
+  for (Queue* queue : source_queues) {
+    queue->is_source = false;
+    const std::uint32_t weight = queue->source.weight_permille;
+    queue->source = PollSource{};
+    queue->source.weight_permille = weight;
+  }
+  source_queues.clear();
+  sources.clear();
+}
+
 void WorkerContext::activate_sources() noexcept {
   for (Queue* queue : source_queues) {
     if (!queue->is_active && queue->source.worth_scanning() && queue->source.is_waiting()) {

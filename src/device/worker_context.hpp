@@ -63,9 +63,9 @@ class Queue {
   bool is_polled = false;     // in `polled`
   bool is_timed = false;      // in `timed`
   bool is_source = false;     // in `sources`
-  PollSource source;          // what poll policies remember of it
   // Not 0: it has waited for slots, and this many have been set aside for its next pump(), which takes no more and leaves 0.
   std::uint32_t allowance = 0;
+  PollSource source;  // what poll policies remember of it
 
  protected:
   ~Queue() = default;
@@ -99,6 +99,7 @@ struct WorkerContext {
   // beside a worker that is awake, or have only completions to come.
   std::vector<Queue*> source_queues;
   std::vector<PollSource*> sources;
+  bool keeps_sources = false;          // those two lists, for a policy that goes by them; by set_keeps_sources()
   Duration late = {};                  // how long ago what this turn finds may have come: not 0 in the turn after a sleep
   std::vector<BlkSlotShare*> starved;  // of devices with queues that wait for a slot
 
@@ -154,13 +155,13 @@ struct WorkerContext {
   }
   // For poll policies: an empty look at the queue, or work that it has after that. Nothing if it is so already.
   void note_idle(Queue& queue) noexcept {
-    if (RW_UNLIKELY(!queue.source.is_waiting())) {
+    if (RW_UNLIKELY(keeps_sources && !queue.source.is_waiting())) {
       queue.source.idle(now, queue.has_in_flight());
       enter_source(queue);
     }
   }
   void note_found(Queue& queue) noexcept {
-    if (RW_UNLIKELY(queue.source.is_waiting())) {
+    if (RW_UNLIKELY(keeps_sources && queue.source.is_waiting())) {
       queue.source.found(now + Duration{-late.ns});
       enter_source(queue);
     }
@@ -168,6 +169,7 @@ struct WorkerContext {
   // After a decision of the policy for a turn without work: what it doesn't count on leaves the sources, and rings that
   // aren't worth a look are armed and leave the turns.
   void settle_sources() noexcept;
+  void set_keeps_sources(bool keeps) noexcept;
   // After a sleep that ended since work is due: its rings are looked at again.
   void activate_sources() noexcept;
   void note_polled(Queue& queue) { enter(polled, queue, queue.is_polled); }

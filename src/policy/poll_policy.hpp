@@ -88,6 +88,10 @@ class PollPolicy {
   }
 
   [[nodiscard]] const PollOutcome& outcome() const noexcept { return outcome_; }
+  // Whether it goes by PollSample::active: for others nobody need keep that list.
+  [[nodiscard]] bool goes_by_sources() const noexcept {
+    return std::holds_alternative<GrowShrinkPoll>(policy_) || std::holds_alternative<AdaptivePoll>(policy_);
+  }
   // The form that parse_poll_policy() reads back.
   [[nodiscard]] std::string to_string() const;
   [[nodiscard]] const Alternatives& alternatives() const noexcept { return policy_; }

@@ -186,7 +186,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, NetSwitch,
                          ::testing::Values(Way{"one_worker", 1, "never", LoopEngine::automatic},
                                            Way{"two_workers", 2, "never", LoopEngine::automatic},
                                            Way{"two_polling", 2, "fixed=100us", LoopEngine::automatic},
-                                           Way{"two_epoll", 2, "never", LoopEngine::epoll}),
+                                           Way{"two_adaptive", 2, "adaptive", LoopEngine::automatic},
+                                           Way{"two_epoll", 2, "adaptive", LoopEngine::epoll}),
                          [](const auto& way) { return way.param.name; });
 
 TEST_P(NetSwitch, GuestsReachEachOther) {

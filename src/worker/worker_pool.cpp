@@ -100,9 +100,11 @@ class WorkerPool::Worker final : private TimerHandler {
   [[nodiscard]] std::uint64_t spun_in_vain_ns() const noexcept { return spun_in_vain_ns_.get(); }
   void set_poll(const PollPolicy& policy) {
     mailbox_->post([this, policy] {
+      tell_outcome();
       policy_ = policy;
       told_ = {};  // the new one counts from 0
       decision_ = {};
+      context_->set_keeps_sources(policy_.goes_by_sources());
     });
   }
 
@@ -179,6 +181,7 @@ void WorkerPool::Worker::main(std::promise<Result<>> started) {
   context_.emplace(index_, *loop_, *mailbox_);
   has_uring_ = loop_->uring() != nullptr;
   context_->now = clock_now();
+  context_->set_keeps_sources(policy_.goes_by_sources());
   started.set_value({});
   while (!ending_) {
     turn();

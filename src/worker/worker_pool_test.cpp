@@ -38,7 +38,7 @@ TEST(WorkerPool, RunsMessagesOnTheWorkersThreadInOrder) {
 
 TEST(WorkerPool, EndsWhileIdleUnderEachLoopAndPolicy) {
   for (const LoopEngine engine : {LoopEngine::epoll, LoopEngine::automatic}) {
-    for (const char* poll : {"never", "always", "fixed=50us"}) {
+    for (const char* poll : {"never", "always", "fixed=50us", "grow_shrink", "adaptive"}) {
       auto pool = make_pool({.workers = 2, .engine = engine, .poll = poll});
       pool.reset();
     }
