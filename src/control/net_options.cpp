@@ -106,7 +106,7 @@ Result<> check_port(const NetOptions& net, Notation notation) {
 }
 
 std::string port_text(const NetOptions& net) {
-  const std::string on = net.on_switch.empty() ? "" : (net.is_tap() ? " on switch " : "switch ") + net.on_switch;
+  std::string on = net.on_switch.empty() ? "" : (net.is_tap() ? " on switch " : "switch ") + net.on_switch;
   if (!net.tap.empty()) {
     return "tap " + net.tap + on;
   }
