@@ -1,5 +1,5 @@
 // `ringway bench blk` and `ringway bench net`: the workloads against any back-end's socket, or against ourselves. `ringway
-// bench cacheline`: what the machine itself contributes to such figures.
+// bench cacheline`: what the machine itself contributes to such figures. The other benches are in bench_tables.cpp.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -12,6 +12,7 @@
 #include "bench/cache_line_probe.hpp"
 #include "bench/net_bench.hpp"
 #include "cli/arguments.hpp"
+#include "cli/bench_tables.hpp"
 #include "cli/commands.hpp"
 #include "cli/cpus.hpp"
 #include "cli/self_host.hpp"
@@ -21,12 +22,6 @@ namespace ringway::cli {
 namespace {
 
 constexpr std::uint64_t kCountMax = std::numeric_limits<std::uint64_t>::max();
-
-// Of a back-end of our own.
-struct SelfArguments {
-  std::string worker_cpus;
-  std::string poll = "never", loop = "auto";
-};
 
 struct BenchArguments {
   std::string socket;
@@ -114,29 +109,9 @@ Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
   return options;
 }
 
-// The workers of a back-end of our own, and where the driver's threads run if nobody said so.
-Result<WorkerPoolOptions> self_workers(const SelfArguments& arguments, std::vector<int>& driver_cpus) {
-  WorkerPoolOptions workers;
-  RW_TRY_ASSIGN(workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
-  RW_TRY_ASSIGN(workers.poll, of_option("--poll", parse_poll(arguments.poll)));
-  // Driver and worker apart, where there are two CPUs: the last is the worker's, since the first tends to have the
-  // interrupts.
-  const std::vector<int> cpus = allowed_cpus();
-  if (!arguments.worker_cpus.empty()) {
-    RW_TRY_ASSIGN(workers.cpus, take_cpus("--worker-cpus", arguments.worker_cpus));
-  } else if (cpus.size() > 1) {
-    workers.cpus = {cpus.back()};
-  }
-  workers.workers = static_cast<std::uint32_t>(std::max<std::size_t>(1, workers.cpus.size()));
-  if (driver_cpus.empty() && cpus.size() > 1) {
-    driver_cpus.assign(cpus.begin(), cpus.end() - 1);
-  }
-  return workers;
-}
-
 Result<SelfHostOptions> self_options(const BenchArguments& arguments, BlkBenchOptions& bench) {
   SelfHostOptions options;
-  DiskOptions& disk = options.disk.emplace();
+  DiskOptions& disk = options.disks.emplace_back();
   disk.path = arguments.store;
   disk.name = "self";
   disk.queues = bench.queues;
@@ -500,6 +475,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   bench->require_subcommand(1);
   add_cache_line(*bench, exit_code);
   add_bench_net(*bench, exit_code);
+  add_bench_polling(*bench, exit_code);
+  add_bench_dataplane(*bench, exit_code);
   CLI::App* blk = bench->add_subcommand("blk", "Rate, latency and CPU cost of any vhost-user-blk back-end");
   blk->add_option("--socket,-s", arguments->socket, "The back-end's socket")->type_name("PATH");
   CLI::Option* self = blk->add_flag("--self", arguments->self, "Measure ringway itself, started for the purpose");

@@ -18,6 +18,7 @@ void add_serve(CLI::App& app, int& exit_code);
 void add_ctl(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
+void add_sim(CLI::App& app, int& exit_code);
 void add_trace(CLI::App& app, int& exit_code);
 
 // "ringway: <message>" on stderr.

@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   ringway::cli::add_trace(app, exit_code);
   ringway::cli::add_bench(app, exit_code);
   ringway::cli::add_check(app, exit_code);
+  ringway::cli::add_sim(app, exit_code);
   if (const std::string option = ringway::cli::option_with_empty_value(argc, argv); !option.empty()) {
     ringway::cli::print_error(fmt::format("{}: it is empty", option));
     return ringway::cli::kExitUsage;

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -16,6 +17,9 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "cli/commands.hpp"
+#include "cli/cpus.hpp"
+#include "control/config.hpp"
 #include "control/host.hpp"
 
 namespace ringway::cli {
@@ -42,15 +46,11 @@ void write_all(int fd, std::string_view text) {
     host_options.workers = options.workers;
     host_options.handle_signals = true;
     RW_TRY_ASSIGN(const std::unique_ptr<Host> host, Host::create(std::move(host_options)));
-    std::vector<DiskOptions> disks;
     std::vector<NetOptions> nets;
-    if (options.disk) {
-      disks.push_back(*options.disk);
-    }
     if (options.net) {
       nets.push_back(*options.net);
     }
-    RW_TRY(host->add_devices(std::move(disks), std::move(nets)));
+    RW_TRY(host->add_devices(options.disks, std::move(nets)));
     write_all(pipe.get(), "+");
     pipe.reset();
     const HostEnd end = host->run();
@@ -68,6 +68,25 @@ void write_all(int fd, std::string_view text) {
 
 }  // namespace
 
+Result<WorkerPoolOptions> self_workers(const SelfArguments& arguments, std::vector<int>& driver_cpus) {
+  WorkerPoolOptions workers;
+  RW_TRY_ASSIGN(workers.engine, of_option("--loop", parse_loop_engine(arguments.loop)));
+  RW_TRY_ASSIGN(workers.poll, of_option("--poll", parse_poll(arguments.poll)));
+  // Driver and worker apart, where there are two CPUs: the last is the worker's, since the first tends to have the
+  // interrupts.
+  const std::vector<int> cpus = allowed_cpus();
+  if (!arguments.worker_cpus.empty()) {
+    RW_TRY_ASSIGN(workers.cpus, take_cpus("--worker-cpus", arguments.worker_cpus));
+  } else if (cpus.size() > 1) {
+    workers.cpus = {cpus.back()};
+  }
+  workers.workers = static_cast<std::uint32_t>(std::max<std::size_t>(1, workers.cpus.size()));
+  if (driver_cpus.empty() && cpus.size() > 1) {
+    driver_cpus.assign(cpus.begin(), cpus.end() - 1);
+  }
+  return workers;
+}
+
 Result<std::unique_ptr<SelfHost>> SelfHost::start(const SelfHostOptions& options) {
   std::unique_ptr<SelfHost> self(new SelfHost);
   std::string directory = (std::filesystem::temp_directory_path() / "ringway-self-XXXXXX").string();
@@ -75,7 +94,6 @@ Result<std::unique_ptr<SelfHost>> SelfHost::start(const SelfHostOptions& options
     return fail_errno(errno, fmt::format("can't make a directory '{}' for the socket", directory));
   }
   self->directory_ = directory;
-  self->socket_ = directory + "/self.sock";
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return fail_errno(errno, "can't create a pipe");
@@ -89,11 +107,11 @@ Result<std::unique_ptr<SelfHost>> SelfHost::start(const SelfHostOptions& options
   if (self->child_ == 0) {
     reading.reset();
     SelfHostOptions child_options = options;
-    if (child_options.disk) {
-      child_options.disk->socket = self->socket_;
+    for (std::size_t i = 0; i < child_options.disks.size(); ++i) {
+      child_options.disks[i].socket = self->socket_path(i);
     }
     if (child_options.net) {
-      child_options.net->socket = self->socket_;
+      child_options.net->socket = self->socket_path();
     }
     run_child(child_options, std::move(writing));
   }
@@ -110,6 +128,10 @@ Result<std::unique_ptr<SelfHost>> SelfHost::start(const SelfHostOptions& options
     }
   }
   return fail(said.empty() ? "the back-end's process ended before it was ready" : said);
+}
+
+std::string SelfHost::socket_path(std::size_t disk) const {
+  return fmt::format("{}/{}.sock", directory_, disk);
 }
 
 SelfHost::~SelfHost() {

@@ -16,8 +16,14 @@ constexpr Duration kTail = Duration::milliseconds(1);
 // As long as a script may be: Instant has room for much more, but nobody has recorded a year.
 constexpr Duration kLengthMax = Duration::seconds(std::int64_t{366} * 24 * 3600);
 
-std::unexpected<Error> refuse(std::size_t line, std::string_view why) {
-  return fail(fmt::format("line {}: {}; expected time_ns,source[,kind], e.g. 1000,vda.0,request", line, why));
+struct Position {
+  std::string_view file;
+  std::size_t line = 0;
+};
+
+std::unexpected<Error> refuse(const Position& position, std::string_view why) {
+  return fail(
+      fmt::format("{}:{}: {}; expected time_ns,source[,kind], e.g. 1000,vda.0,request", position.file, position.line, why));
 }
 
 std::string_view take_until(std::string_view& text, char end) {
@@ -33,24 +39,24 @@ struct Line {
   bool is_completion = false;
 };
 
-Result<Line> parse_line(std::string_view text, std::size_t number) {
+Result<Line> parse_line(std::string_view text, const Position& position) {
   if (std::ranges::count(text, ',') > 2) {
-    return refuse(number, "more than three fields");
+    return refuse(position, "more than three fields");
   }
   Line line;
   const std::string_view time = take_until(text, ',');
   const auto [end, error] = std::from_chars(time.data(), time.data() + time.size(), line.time_ns);
   if (error != std::errc{} || end != time.data() + time.size() || line.time_ns < 0) {
-    return refuse(number, fmt::format("\"{}\" is no time in whole nanoseconds", time));
+    return refuse(position, fmt::format("\"{}\" is no time in whole nanoseconds", time));
   }
   line.source = take_until(text, ',');
   if (line.source.empty()) {
-    return refuse(number, "the source is missing");
+    return refuse(position, "the source is missing");
   }
   const std::string_view kind = text;
   line.is_completion = kind == "completion";
   if (!kind.empty() && kind != "request" && !line.is_completion) {
-    return refuse(number, fmt::format("there is no kind \"{}\" (request or completion)", kind));
+    return refuse(position, fmt::format("there is no kind \"{}\" (request or completion)", kind));
   }
   return line;
 }
@@ -61,7 +67,7 @@ bool is_skipped(std::string_view line, std::size_t number) {
 
 }  // namespace
 
-Result<PollTrace> parse_poll_trace(std::string_view text) {
+Result<PollTrace> parse_poll_trace(std::string_view text, std::string_view file) {
   PollTrace trace;
   std::map<std::string, std::size_t, std::less<>> index_of;
   std::int64_t first = -1;
@@ -75,14 +81,16 @@ Result<PollTrace> parse_poll_trace(std::string_view text) {
     if (is_skipped(line_text, number)) {
       continue;
     }
-    RW_TRY_ASSIGN(const Line line, parse_line(line_text, number));
+    const Position position{.file = file, .line = number};
+    RW_TRY_ASSIGN(const Line line, parse_line(line_text, position));
     if (first < 0) {
       first = line.time_ns;
     } else if (line.time_ns < last) {
-      return refuse(number, fmt::format("{} is before the time of line {}; sort the file by time", line.time_ns, last_line));
+      return refuse(position,
+                    fmt::format("{} is before the time of line {}; sort the file by time", line.time_ns, last_line));
     }
     if (line.time_ns - first > kLengthMax.ns) {
-      return refuse(number, "the events span more than a year");
+      return refuse(position, "the events span more than a year");
     }
     last = line.time_ns;
     last_line = number;
@@ -93,7 +101,7 @@ Result<PollTrace> parse_poll_trace(std::string_view text) {
     trace.sources[entry->second].script.push_back({.at = Instant{last - first}, .is_completion = line.is_completion});
   }
   if (trace.sources.empty()) {
-    return fail("the trace holds no event; expected lines of time_ns,source[,kind], e.g. 1000,vda.0,request");
+    return fail(fmt::format("{} holds no event; expected lines of time_ns,source[,kind], e.g. 1000,vda.0,request", file));
   }
   trace.length = Duration{last - first} + kTail;
   return trace;

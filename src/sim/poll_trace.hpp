@@ -29,8 +29,8 @@ struct PollTrace {
   Duration length;                 // a little more than the last event's time
 };
 
-// Errors name the line and what should be there.
-[[nodiscard]] Result<PollTrace> parse_poll_trace(std::string_view text);
+// Errors begin with "file:line: " and say what should be there; `file` is only for them.
+[[nodiscard]] Result<PollTrace> parse_poll_trace(std::string_view text, std::string_view file = "trace");
 
 struct PollReplayRow {
   std::string policy;

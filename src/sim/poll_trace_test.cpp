@@ -36,22 +36,22 @@ TEST(ParsePollTrace, RefusesWithTheLineAndWhatShouldBeThere) {
     const char* reason;
   };
   const Row rows[] = {
-      {"", "holds no event"},
-      {"time_ns,source\n", "holds no event"},
-      {"1000,vda\nsoon,vda\n", "line 2: \"soon\" is no time"},
-      {"1.5,vda\n", "line 1: \"1.5\" is no time"},
-      {"-1,vda\n", "line 1: \"-1\" is no time"},
+      {"", "gaps.csv holds no event"},
+      {"time_ns,source\n", "gaps.csv holds no event"},
+      {"1000,vda\nsoon,vda\n", "gaps.csv:2: \"soon\" is no time"},
+      {"1.5,vda\n", "gaps.csv:1: \"1.5\" is no time"},
+      {"-1,vda\n", "gaps.csv:1: \"-1\" is no time"},
       {"99999999999999999999,vda\n", "is no time"},
-      {"1000\n", "line 1: the source is missing"},
-      {"1000,\n", "line 1: the source is missing"},
-      {"1000,vda,kick\n", "line 1: there is no kind \"kick\""},
-      {"1000,vda,request,4096\n", "line 1: more than three fields"},
-      {"1000,vda\n# sorted?\n999,vda\n", "line 3: 999 is before the time of line 1; sort"},
-      {"1,vda\ntime_ns,source\n", "line 2: \"time_ns\" is no time"},
-      {"0,vda\n9000000000000000000,vda\n", "line 2: the events span more than a year"},
+      {"1000\n", "gaps.csv:1: the source is missing"},
+      {"1000,\n", "gaps.csv:1: the source is missing"},
+      {"1000,vda,kick\n", "gaps.csv:1: there is no kind \"kick\""},
+      {"1000,vda,request,4096\n", "gaps.csv:1: more than three fields"},
+      {"1000,vda\n# sorted?\n999,vda\n", "gaps.csv:3: 999 is before the time of line 1; sort"},
+      {"1,vda\ntime_ns,source\n", "gaps.csv:2: \"time_ns\" is no time"},
+      {"0,vda\n9000000000000000000,vda\n", "gaps.csv:2: the events span more than a year"},
   };
   for (const Row& row : rows) {
-    const auto trace = parse_poll_trace(row.text);
+    const auto trace = parse_poll_trace(row.text, "gaps.csv");
     ASSERT_FALSE(trace.has_value()) << row.text;
     EXPECT_THAT(trace.error().message, HasSubstr(row.reason)) << row.text;
   }
