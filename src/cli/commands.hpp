@@ -21,6 +21,9 @@ void add_check(CLI::App& app, int& exit_code);
 void add_sim(CLI::App& app, int& exit_code);
 void add_trace(CLI::App& app, int& exit_code);
 
+// `text` as a part of the API's paths. Names come from the command line, so whatever isn't plain is escaped.
+[[nodiscard]] std::string url_part(std::string_view text);
+
 // "ringway: <message>" on stderr.
 void print_error(std::string_view message);
 

@@ -40,7 +40,8 @@ std::string field(const json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// Names come from the command line, so whatever isn't plain is escaped.
+}  // namespace
+
 std::string url_part(std::string_view text) {
   std::string part;
   for (const char c : text) {
@@ -50,6 +51,8 @@ std::string url_part(std::string_view text) {
   }
   return part;
 }
+
+namespace {
 
 int fail_with(std::string_view message) {
   print_error(message);

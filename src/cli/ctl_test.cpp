@@ -190,7 +190,9 @@ TEST_F(Trace, SaysWhatIsWrong) {
   EXPECT_EQ(trace("--so-far"), std::make_pair(0, std::string("nothing was followed yet\n")));
   EXPECT_EQ(trace("--time soon").first, 2);
   EXPECT_EQ(trace("--every 0").first, 2);
-  EXPECT_EQ(trace("--time 10ms --timeline /nowhere/t.json"),
+  EXPECT_EQ(trace("--time 10s --device vm2"),
+            std::make_pair(1, std::string("ringway: there is no device 'vm2'; there are: vm1\n")));
+  EXPECT_EQ(trace("--time 10s --timeline /nowhere/t.json"),
             std::make_pair(1, std::string("ringway: can't write '/nowhere/t.json': No such file or directory\n")));
   const auto [status, text] = run("trace --api /nowhere.sock");
   EXPECT_EQ(status, 1);

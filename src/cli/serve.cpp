@@ -127,11 +127,14 @@ void start_log(const std::string& level) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-// Neither the control thread nor the end waits longer than this for somebody who doesn't read.
+// Neither the control thread nor the end waits longer than this for somebody who doesn't read; once he was found not to, not
+// at all until he does.
 constexpr Duration kPrintPatience = Duration::seconds(1);
 
 void print(std::string_view text) {
-  const std::size_t written = StandardOutput(STDOUT_FILENO).write(text, kPrintPatience);
+  static bool is_read = true;
+  const std::size_t written = StandardOutput(STDOUT_FILENO).write(text, is_read ? kPrintPatience : Duration{});
+  is_read = written == text.size();
   if (written < text.size()) {
     spdlog::warn("stdout: {} of {} bytes went unread and are lost", text.size() - written, text.size());
   }

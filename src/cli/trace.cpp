@@ -55,6 +55,7 @@ struct Taken {
   std::vector<TracedSpan> spans;
   std::uint64_t too_fast = 0;  // for --slower-than
   std::uint64_t too_many = 0;  // beyond kSpansMax
+  bool ended = false;          // the daemon gives no more: another client has taken over, or we were away for too long
   std::uint64_t dropped = 0;   // by the daemon
 };
 
@@ -65,6 +66,7 @@ Result<> take_spans(const TraceArguments& arguments, Duration least, Taken& take
   }
   RW_TRY_ASSIGN(std::vector<TracedSpan> spans, spans_of_json(answer["records"]));
   taken.dropped = answer.value("dropped", std::uint64_t{0});
+  taken.ended = !answer.value("following", true);
   for (TracedSpan& span : spans) {
     if (!arguments.device.empty() && span.device != arguments.device) {
       continue;
@@ -93,9 +95,12 @@ Result<Taken> follow(const TraceArguments& arguments, Duration time, Duration le
   Taken taken;
   Result<> outcome;
   const Instant end = clock_now() + time;
-  while (outcome && interrupted == 0 && clock_now() < end) {
+  while (outcome && !taken.ended && interrupted == 0 && clock_now() < end) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kBetweenLooks, end - clock_now()).ns));
     outcome = take_spans(arguments, least, taken);
+  }
+  if (taken.ended) {
+    return taken;  // it isn't ours to end
   }
   const Result<json> ended =
       ask(arguments, "POST", "/v1/trace", {{"every", before.value("every", std::uint64_t{0})}, {"records", false}});
@@ -130,15 +135,26 @@ int trace(const TraceArguments& arguments) {
     fmt::print("{}", arguments.as_json ? status->dump(2) + "\n" : table.empty() ? "nothing was followed yet\n" : table);
     return 0;
   }
+  std::ofstream timeline;
+  if (!arguments.timeline.empty()) {
+    timeline.open(arguments.timeline, std::ios::trunc);
+    if (!timeline) {
+      return failed(fail_errno(errno, fmt::format("can't write '{}'", arguments.timeline)).error());
+    }
+  }
+  if (!arguments.device.empty()) {
+    if (const Result<json> device = ask(arguments, "GET", "/v1/devices/" + url_part(arguments.device)); !device) {
+      return failed(device.error());
+    }
+  }
   const Result<Taken> taken = follow(arguments, parsed->first, parsed->second);
   if (!taken) {
     return failed(taken.error());
   }
   if (!arguments.timeline.empty()) {
-    std::ofstream file(arguments.timeline, std::ios::trunc);
-    file << chrome_timeline(taken->spans);
-    file.close();
-    if (!file) {
+    timeline << chrome_timeline(taken->spans);
+    timeline.close();
+    if (!timeline) {
       return failed(fail_errno(errno, fmt::format("can't write '{}'", arguments.timeline)).error());
     }
   }
@@ -146,9 +162,10 @@ int trace(const TraceArguments& arguments) {
     fmt::print("{}\n", json{{"requests", stage_table_json(taken->spans)},
                             {"followed", taken->spans.size()},
                             {"too_fast", taken->too_fast},
+                            {"ended_early", taken->ended},
                             {"dropped", taken->dropped + taken->too_many}}
                            .dump(2, ' ', false, json::error_handler_t::replace));
-    return 0;
+    return taken->ended ? kExitFailure : 0;
   }
   if (taken->spans.empty()) {
     fmt::print("no request {}was followed within {}\n", taken->too_fast != 0 ? "that was slow enough " : "", arguments.time);
@@ -164,6 +181,12 @@ int trace(const TraceArguments& arguments) {
   }
   if (!arguments.timeline.empty()) {
     fmt::print("'{}' opens in https://ui.perfetto.dev\n", arguments.timeline);
+  }
+  if (taken->ended) {
+    print_error(
+        "the daemon gave no more before the time was over: another client has changed what is followed, or this one was "
+        "stopped for more than 5 s");
+    return kExitFailure;
   }
   return 0;
 }

@@ -776,8 +776,10 @@ void Server::set_trace(const RequestPointer& request) {
 Answer Server::trace_records() {
   constexpr std::size_t kRecordsMax = 65536;  // about 15 MiB
   const std::vector<StageRecord> records = host_.take_trace(kRecordsMax);
-  return {
-      .body = {{"records", trace_records_json(records, host_.device_numbers())}, {"dropped", host_.trace_status().dropped}}};
+  const TraceStatus status = host_.trace_status();
+  return {.body = {{"records", trace_records_json(records, host_.device_numbers())},
+                   {"following", status.records},
+                   {"dropped", status.dropped}}};
 }
 
 struct Resize {

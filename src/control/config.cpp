@@ -551,6 +551,17 @@ Result<std::string> text_of_json(const Key& key, const nlohmann::json& value) {
   if (value.is_number_integer() && (key.kind == ValueKind::number || key.kind == ValueKind::number_or_on_off)) {
     return value.dump();
   }
+  if (key.kind == ValueKind::number_list && (value.is_array() || value.is_number_integer())) {
+    std::string text;
+    for (const auto& item : value.is_array() ? value : nlohmann::json::array({value})) {
+      if (!item.is_string() && !item.is_number_integer()) {
+        return fail(fmt::format("{}: {} stands in its list; give {}, written \"{}\": {}", key.name, item.type_name(),
+                                key.allowed, key.name, key.example));
+      }
+      text += (text.empty() ? "" : ",") + (item.is_string() ? item.get<std::string>() : item.dump());
+    }
+    return text;
+  }
   WrongValue wrong;
   if (value.is_array()) {
     wrong = {"[...]", "a list", false};

@@ -345,6 +345,18 @@ TEST(NetJson, TheKeysAreThoseOfTheCommandLine) {
   }
 }
 
+TEST(NetJson, ListsAreAsInTheFile) {
+  const auto net = net_from_json(nlohmann::json::parse(
+      R"({"switch": "lan0", "socket": "/s", "trunk": [10, "20-21"], "ip": ["10.0.0.2", "2001:db8::2"]})"));
+  ASSERT_TRUE(net) << net.error().message;
+  EXPECT_EQ(*net, *parse_net("switch=lan0,socket=/s,trunk=10+20-21,ip=10.0.0.2+2001:db8::2"));
+  EXPECT_EQ(net_from_json(nlohmann::json::parse(R"({"switch": "lan0", "socket": "/s", "trunk": 7})"))->trunk,
+            std::vector<std::uint16_t>{7});
+  EXPECT_EQ(error_of(net_from_json(nlohmann::json::parse(R"({"switch": "lan0", "socket": "/s", "trunk": [null]})"))),
+            "trunk: null stands in its list; give different numbers from 1 to 4094, such as 10+20 or 10-19+30, written "
+            "\"trunk\": [10, 20]");
+}
+
 TEST(NetJson, GoesThereAndBack) {
   for (const char* text :
        {"loop,socket=/s", "source=1500,socket=/s,queues=7,in-order,name=x,mode=0777",

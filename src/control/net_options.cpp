@@ -79,6 +79,9 @@ Result<> check_port(const NetOptions& net, Notation notation) {
     return fail(fmt::format("a network card has one port for its frames, and {} are given; leave all but one out",
                             fmt::join(given, " and ")));
   }
+  if (net.checks_mac && net.mac == NetMac{}) {
+    return fail("mac-check: give mac, too: the address that the virtual machine has");
+  }
   if (net.on_switch.empty()) {
     for (const auto& [name, is_given] : {std::pair{"vlan", net.vlan != 0},
                                          {"trunk", !net.trunk.empty()},

@@ -91,7 +91,11 @@ SwitchDrop SwitchFrame::enter(const NetFrame& frame, const SwitchRules& rules) n
       return drop;
     }
   }
-  if (RW_UNLIKELY(vlan_ == 0)) {
+  // A service tag without a number is taken off by a receiver that knows of them, and shows the tag behind it.
+  const bool hides_a_tag =
+      number(head_, kTypeOffset) == kEtherTypeQinq &&
+      (head_bytes_ < kEthernetHeaderBytes + kVlanTagBytes || (number(head_, kTypeOffset + 2) & kVlanIdMask) == 0);
+  if (RW_UNLIKELY(vlan_ == 0 || hides_a_tag)) {
     return SwitchDrop::vlan;
   }
   if (RW_UNLIKELY((header_.flags & spec::kNetHdrNeedsCsum) != 0 && header_.csum_start > UINT16_MAX - kVlanTagBytes)) {
@@ -143,7 +147,14 @@ SwitchDrop SwitchFrame::untag(const SwitchRules& rules) noexcept {
 
 bool SwitchFrame::is_from(const SwitchRules& rules) noexcept {
   const NetLayers& layers = this->layers();
+  if (layers.ether_type == kEtherTypeVlan || layers.ether_type == kEtherTypeQinq) {
+    return false;  // more tags than are looked behind, which a receiver may take off all the same
+  }
+  const bool writes_checksum = (header_.flags & spec::kNetHdrNeedsCsum) != 0;
   if (layers.ether_type == kEtherTypeArp) {
+    if (writes_checksum) {
+      return false;  // it has none: the receiver would write over what is judged here
+    }
     // The sender's addresses in it, which other hosts believe.
     if (head_bytes_ < layers.l3_offset + kArpBytes) {
       return false;
@@ -159,8 +170,10 @@ bool SwitchFrame::is_from(const SwitchRules& rules) noexcept {
     return false;
   }
   // The receiver writes a checksum that was left to it; it must not be made to write over what is judged here.
+  // Of ICMPv6 that is what lies behind its header, too, and nobody leaves its checksum to others.
   const bool headers_known = layers.l3 == NetLayer3::ipv4 || !layers.headers_cut;
-  if ((header_.flags & spec::kNetHdrNeedsCsum) != 0 && (!headers_known || header_.csum_start < layers.l4_offset)) {
+  if (writes_checksum && (!headers_known || header_.csum_start < layers.l4_offset ||
+                          (layers.l3 == NetLayer3::ipv6 && layers.protocol == kIpProtocolIcmpv6))) {
     return false;
   }
   return owns_ip(rules, layers);

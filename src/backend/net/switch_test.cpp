@@ -188,6 +188,27 @@ TEST_P(SwitchPorts, AnAccessPortHasOneVlanAndNoTags) {
   EXPECT_EQ(a->dropped(SwitchDrop::vlan), 2U);
 }
 
+// A tag of another kind in front, which receivers take off if it has no number, hides no VLAN that the sender isn't in.
+TEST_P(SwitchPorts, ATagWithoutANumberHidesNoOther) {
+  const auto pa = port({.vlan = 10});
+  const auto pt = port({.vlan = 10, .trunk = {20}});
+  TestCard a(*pa, here());
+  TestCard t(*pt, there());
+  const Bytes frame = plain_frame(kEverybody, mac(1));
+  Bytes service = tagged(tagged(frame, 20), 0);
+  test::put16(service, 12, 0x88a8);
+  for (const Bytes& each : {service, tagged(service, 0), tagged(tagged(frame, 20), 0)}) {
+    a.send({each});
+    turns({&t});
+  }
+  EXPECT_EQ(got(t), 0U);
+  service = tagged(tagged(frame, 20), 7);
+  test::put16(service, 12, 0x88a8);
+  a.send({service});
+  turns({&t});
+  EXPECT_EQ(got(t), 1U) << "what has a number is nobody's business";
+}
+
 TEST_P(SwitchPorts, ATrunkTellsVlansByTags) {
   const auto pt = port({.vlan = 30, .trunk = {10, 20}});
   const auto pu = port({.trunk = {10}});
@@ -338,7 +359,22 @@ TEST_P(SwitchPorts, OnlyItsOwnAddressesMayBeSources) {
   EXPECT_FALSE(passes(arp, mac(7))) << "its own, but not the frame's";
   arp[14 + 17] = 9;
   EXPECT_FALSE(passes(arp, mac(1)));
+  arp[14 + 17] = 1;
+  EXPECT_TRUE(passes(arp, mac(1)));
+  // Behind more tags than are looked behind, which a receiver takes off if they have no number.
+  Bytes hidden = ip;
+  for (int tags = 1; tags <= 6; ++tags) {
+    hidden = tagged(hidden, 0);
+    EXPECT_FALSE(passes(hidden, mac(1))) << tags;
+    Bytes service = hidden;
+    test::put16(service, 12, 0x88a8);
+    EXPECT_FALSE(passes(service, mac(1))) << tags;
+  }
   // A checksum that would be written over the address that was judged.
+  spec::NetHeader over{};
+  over.flags = spec::kNetHdrNeedsCsum;
+  over.csum_start = 34;
+  EXPECT_FALSE(passes(arp, mac(1), over));
   const test::ShapedFrame options = test::make_frame({.ip_option_bytes = 12});
   spec::NetHeader header{};
   header.flags = spec::kNetHdrNeedsCsum;
@@ -373,13 +409,23 @@ TEST_P(SwitchPorts, OnlyItsOwnIpv6AddressesMayBeSources) {
   EXPECT_TRUE(passes(frame));
   frame[14 + 40 + 8] ^= 1;
   EXPECT_FALSE(passes(frame));
+  // Not by a checksum that the receiver writes over what was judged, either.
+  frame[14 + 40 + 8] ^= 1;
+  spec::NetHeader over{};
+  over.flags = spec::kNetHdrNeedsCsum;
+  over.csum_start = 14 + 40 + 8;
+  over.csum_offset = 14;
+  a.send({frame}, over);
+  turns({&b});
+  EXPECT_EQ(got(b), 0U);
+  frame[14 + 40 + 8] ^= 1;
   // Looking for who else has the address it is going to use.
   frame[14 + 40] = 135;
   std::fill_n(frame.begin() + 14 + 8, 16, std::uint8_t{0});
   EXPECT_TRUE(passes(frame));
   frame[14 + 40] = 128;
   EXPECT_FALSE(passes(frame));
-  EXPECT_EQ(a->dropped(SwitchDrop::spoofed_ip), 3U);
+  EXPECT_EQ(a->dropped(SwitchDrop::spoofed_ip), 4U);
 }
 
 TEST_P(SwitchPorts, WithoutBuffersFramesAreLostAndNobodyWaits) {
