@@ -102,9 +102,11 @@ Result<BlkBenchOptions> bench_options(const BenchArguments& arguments) {
     return fail(fmt::format("--verify: '{}' keeps nothing that could be checked; give --store ram:64M or an image",
                             arguments.store));
   }
-  if (!arguments.self && !arguments.destroy_data && (options.verify || options.read_percent < 100)) {
-    return fail(fmt::format("{} overwrites what is on the disk at '{}'; if that may be lost, add --destroy-data",
-                            options.verify ? "--verify" : "--workload " + arguments.mix, arguments.socket));
+  const bool keeps_data = !arguments.self || is_file_image(arguments.store);
+  if (keeps_data && !arguments.destroy_data && (options.verify || options.read_percent < 100)) {
+    return fail(fmt::format("{} overwrites what is {} '{}'; if that may be lost, add --destroy-data",
+                            options.verify ? "--verify" : "--workload " + arguments.mix,
+                            arguments.self ? "in" : "on the disk at", arguments.self ? arguments.store : arguments.socket));
   }
   return options;
 }
@@ -198,7 +200,7 @@ void add_workload_options(CLI::App& blk, BenchArguments& arguments) {
   blk.add_flag("--verify", bench.verify,
                "Write patterns and check every read; destroys the disk's contents (see --destroy-data)");
   blk.add_flag("--destroy-data", arguments.destroy_data,
-               "With --socket: what is on the disk may be overwritten; without it only reads are done");
+               "With --socket, or an image as --store: what is there may be overwritten; without it only reads are done");
   blk.add_option("--latency-every", bench.latency_every, "Take the time of every Nth request (default: by depth)")
       ->transform(whole_number({.least = 1}))
       ->type_name("N");

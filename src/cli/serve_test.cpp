@@ -882,7 +882,17 @@ TEST_F(Serve, BenchWritesToAnothersDiskOnlyWithAWordForIt) {
     EXPECT_EQ(allowed.status, 0) << allowed.err << allowed.out;
   }
   EXPECT_FALSE(is_untouched());
-  // Its own disk is nobody's.
+  // So is an image that a daemon of its own would serve.
+  const std::string precious = directory_.image("precious.img", 1U << 20U);
+  const std::vector<std::string> of_image = {"bench", "blk",    "--self", "--store",   precious, "--workload",
+                                             "write", "--time", "20ms",   "--warm-up", "0s"};
+  EXPECT_EQ(run(of_image).err,
+            fmt::format("ringway: --workload write overwrites what is in '{}'; if that may be lost, add --destroy-data\n",
+                        precious));
+  std::vector<std::string> told = of_image;
+  told.emplace_back("--destroy-data");
+  EXPECT_EQ(run(told).status, 0);
+  // Its own disk in memory is nobody's.
   EXPECT_EQ(run({"bench", "blk", "--self", "--workload", "write", "--time", "20ms", "--warm-up", "0s"}).status, 0);
 }
 
