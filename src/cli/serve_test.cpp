@@ -169,13 +169,13 @@ class Serve : public ::testing::Test {
 
 TEST_F(Serve, BadCommandLines) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{}, "a command is missing: serve, ctl, trace, bench or check\nTry `ringway --help`."},
+      {{}, "a command is missing: serve, ctl, trace, bench, check or sim\nTry `ringway --help`."},
       {{"sevre"},
-       "unknown command 'sevre' (did you mean 'serve'?); there are serve, ctl, trace, bench and check\nTry `ringway "
+       "unknown command 'sevre' (did you mean 'serve'?); there are serve, ctl, trace, bench, check and sim\nTry `ringway "
        "--help`."},
-      {{"bananas"}, "unknown command 'bananas'; there are serve, ctl, trace, bench and check\nTry `ringway --help`."},
+      {{"bananas"}, "unknown command 'bananas'; there are serve, ctl, trace, bench, check and sim\nTry `ringway --help`."},
       {{"--disk", "x"},
-       "unknown option '--disk'; a command comes first: serve, ctl, trace, bench or check\nTry `ringway --help`."},
+       "unknown option '--disk'; a command comes first: serve, ctl, trace, bench, check or sim\nTry `ringway --help`."},
       {{"--disk", "x", "serve"}, "--disk belongs behind the command: ringway serve --disk\nTry `ringway serve --help`."},
       {{"serve", "--disc", "x"}, "unknown option '--disc' (did you mean '--disk'?)\nTry `ringway serve --help`."},
       {{"serve", "--disc=x"}, "unknown option '--disc' (did you mean '--disk'?)\nTry `ringway serve --help`."},

@@ -360,7 +360,7 @@ TEST(NetJson, ListsAreAsInTheFile) {
 TEST(NetJson, GoesThereAndBack) {
   for (const char* text :
        {"loop,socket=/s", "source=1500,socket=/s,queues=7,in-order,name=x,mode=0777",
-        "switch=lan-0.a_b,socket=/s,vlan=7,trunk=7+9-11,isolated,mac-check,ip=10.0.0.2+2001:db8::2",
+        "switch=lan-0.a_b,socket=/s,vlan=7,trunk=7+9-11,isolated,mac-check,mac=52:54:00:12:34:56,ip=10.0.0.2+2001:db8::2",
         "switch=lan0,tap=tap0,queues=2,bridge=br0,vlan=4094",
         "tap=t,socket=/s,connect,packed=off,inband,mergeable=off,offloads=off,control=off,speed=1,mtu=68,bridge=b,"
         "mac=52:54:00:12:34:56"}) {

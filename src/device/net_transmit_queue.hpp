@@ -54,7 +54,8 @@ class NetTransmitQueue final : public RingQueue, public NetSender {
   [[nodiscard]] Gathered gather(Chain& chain) noexcept;
   // Gives what was gathered to the port. False if that took less than all; what it left was unpopped.
   [[nodiscard]] bool send() noexcept;
-  [[gnu::cold, gnu::noinline]] void note_gathered(WorkerContext& context, TracedRequest& followed, std::uint64_t began) noexcept;
+  [[gnu::cold, gnu::noinline]] void note_gathered(WorkerContext& context, TracedRequest& followed,
+                                                  std::uint64_t began) noexcept;
   // Returns to the driver what was gathered, but for what is lent, up to the first frame that is not among the `sent` first.
   [[nodiscard]] bool settle_sent(std::size_t sent, bool discarded) noexcept;
 

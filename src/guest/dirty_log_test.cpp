@@ -192,7 +192,8 @@ TEST(DirtyLog, RefusesAFileThatIsTooShort) {
   const UniqueFd file = memory_file(kPage);
   const auto too_short = DirtyLog::create(file.get(), kPage + 1, 0);
   ASSERT_FALSE(too_short.has_value());
-  EXPECT_THAT(too_short.error().message, ::testing::StartsWith("dirty log of 4097 bytes starts at offset 0 of a file that "));
+  EXPECT_THAT(too_short.error().message,
+              ::testing::StartsWith("dirty log of 4097 bytes starts at offset 0 of a file that "));
   EXPECT_FALSE(DirtyLog::create(file.get(), kPage, 1).has_value());
   EXPECT_FALSE(DirtyLog::create(file.get(), 0, 0).has_value());
   EXPECT_FALSE(DirtyLog::create(file.get(), UINT64_MAX, 2).has_value());

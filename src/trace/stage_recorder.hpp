@@ -67,7 +67,7 @@ class StageRecorder {
   [[nodiscard]] bool near(std::uint64_t requests) const noexcept { return RW_UNLIKELY(countdown_ <= requests); }
   // After due(). `kicked`: when the kick was seen, in ticks; 0: there was none. Null: too many are followed already.
   [[nodiscard, gnu::cold]] TracedRequest* begin(const void* owner, std::uint32_t device, std::uint16_t queue,
-                                     std::uint64_t kicked) noexcept;
+                                                std::uint64_t kicked) noexcept;
   template <Stage stage>
   void stamp(TracedRequest& request) noexcept {
     request.record.ticks[static_cast<std::size_t>(stage)] = StageClock::now();

@@ -601,7 +601,8 @@ TEST_P(SwitchPorts, RssPlacesFramesByTheGuestsTable) {
     EXPECT_GE(count, 100U);
   }
   // For a pair that is off: lost, and not somebody else's.
-  const Bytes frame = test::frame_of(test::kHashVectors4[0], {});
+  Bytes frame = test::frame_of(test::kHashVectors4[0], {});
+  std::ranges::copy(kEverybody, frame.begin());
   const std::size_t pair = expected(frame);
   EXPECT_EQ(receiver(frame), pair);
   b[pair]->channel().set_enabled(false);
