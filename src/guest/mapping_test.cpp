@@ -427,8 +427,8 @@ TEST(Mapping, WhatIsNotTheGuestsIsNamedAsWhatItIs) {
   const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   for (const auto& [purpose, name] :
        {std::pair{Mapping::Purpose::dirty_log, "dirty log"}, {Mapping::Purpose::inflight_region, "in-flight region"}}) {
-    const auto error = [purpose = purpose](int fd, std::uint64_t bytes, std::uint64_t offset) {
-      return error_of(Mapping::create_for(purpose, fd, bytes, offset));
+    const auto error = [wanted = purpose](int fd, std::uint64_t bytes, std::uint64_t offset) {
+      return error_of(Mapping::create_for(wanted, fd, bytes, offset));
     };
     EXPECT_EQ(error(file.get(), 0, 0), std::string(name) + " of 0 bytes is empty");
     EXPECT_EQ(error(file.get(), 2 * kPage, 0),
