@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
+#include "bench/median.hpp"
 
 namespace ringway {
 namespace {
@@ -17,9 +18,7 @@ double middle_of(std::span<const DataplaneCell> rounds, double DataplaneCell::* 
   std::vector<double> values;
   values.reserve(rounds.size());
   std::ranges::transform(rounds, std::back_inserter(values), figure);
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return median(std::move(values));
 }
 
 const DataplaneEntry* find_baseline(const DataplaneTable& table, const DataplaneEntry& entry) {

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/check.hpp"
+#include "bench/median.hpp"
 
 namespace ringway {
 namespace {
@@ -24,9 +26,7 @@ double median_of(std::span<const PollingCell> rounds, double (*figure)(const Pol
   std::vector<double> values;
   values.reserve(rounds.size());
   std::ranges::transform(rounds, std::back_inserter(values), figure);
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return median(std::move(values));
 }
 
 const PollingLine* find_line(const PollingSeries& series, std::string_view name) {

@@ -2,11 +2,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/test_shell.hpp"
 #include "control/test_host.hpp"
 
 namespace ringway {
@@ -26,18 +24,7 @@ using ::testing::StartsWith;
 // The exit status, and stdout (with `errors` stderr too). The words of `line` contain nothing that a shell takes for its
 // own.
 std::pair<int, std::string> run_table_bench(const std::string& line, bool errors = false) {
-  FILE* const pipe = popen(fmt::format("{} bench {} {}", RINGWAY_PROGRAM, line, errors ? "2>&1" : "").c_str(), "r");
-  if (pipe == nullptr) {
-    ADD_FAILURE() << "no shell";
-    return {};
-  }
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    text.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+  return run_in_shell(fmt::format("{} bench {} {}", RINGWAY_PROGRAM, line, errors ? "2>&1" : ""));
 }
 
 nlohmann::json table_of(const std::string& line) {

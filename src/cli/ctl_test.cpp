@@ -7,8 +7,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -19,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/test_shell.hpp"
 #include "control/api.hpp"
 #include "control/test_host.hpp"
 
@@ -38,18 +37,7 @@ class Ctl : public ::testing::Test {
   }
   // `line` is the shell's; the exit status, and stdout and stderr together.
   static std::pair<int, std::string> run(const std::string& line) {
-    FILE* const pipe = popen(fmt::format("{} {} 2>&1", RINGWAY_PROGRAM, line).c_str(), "r");
-    if (pipe == nullptr) {
-      ADD_FAILURE() << "no shell";
-      return {};
-    }
-    std::string text;
-    std::array<char, 4096> buffer;
-    while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
-      text.append(buffer.data(), got);
-    }
-    const int status = pclose(pipe);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+    return run_in_shell(fmt::format("{} {} 2>&1", RINGWAY_PROGRAM, line));
   }
   std::pair<int, std::string> ctl(const std::string& line) const {
     return run(fmt::format("ctl --api {} {}", options_.api_socket, line));
@@ -161,14 +149,7 @@ TEST_F(Trace, ShowsWhereTheTimeOfRequestsGoes) {
   const std::string load = fmt::format("{} bench blk --socket {} --depth 4 --warm-up 0s --time 2s", RINGWAY_PROGRAM, socket);
   const std::string follow =
       fmt::format("{} trace --api {} --time 500ms --every 7 --timeline {}", RINGWAY_PROGRAM, options_.api_socket, timeline);
-  FILE* const shell = popen(fmt::format("{} > /dev/null 2>&1 & sleep 0.5; {} 2>&1; wait", load, follow).c_str(), "r");
-  ASSERT_NE(shell, nullptr);
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), shell)) {
-    text.append(buffer.data(), got);
-  }
-  pclose(shell);
+  const std::string text = run_in_shell(fmt::format("{} > /dev/null 2>&1 & sleep 0.5; {} 2>&1; wait", load, follow)).second;
   EXPECT_THAT(text, StartsWith("read 'vm1'\n  interval "));
   for (const char* interval : {"\n  parsing ", "\n  submitting ", "\n  serving ", "\n  publishing ", "\n  whole "}) {
     EXPECT_THAT(text, HasSubstr(interval));

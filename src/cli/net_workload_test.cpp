@@ -4,13 +4,12 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/test_shell.hpp"
 #include "control/test_host.hpp"
 
 namespace ringway {
@@ -25,19 +24,8 @@ struct CommandEnd {
 
 // The words of `line` contain nothing that a shell takes for its own.
 CommandEnd run_command(const std::string& line, bool errors = false) {
-  CommandEnd end;
-  FILE* const pipe = popen(fmt::format("{} {} {}", RINGWAY_PROGRAM, line, errors ? "2>&1" : "").c_str(), "r");
-  if (pipe == nullptr) {
-    ADD_FAILURE() << "no shell";
-    return end;
-  }
-  std::array<char, 4096> buffer;
-  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    end.text.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  end.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return end;
+  auto [status, text] = run_in_shell(fmt::format("{} {} {}", RINGWAY_PROGRAM, line, errors ? "2>&1" : ""));
+  return {.status = status, .text = std::move(text)};
 }
 
 nlohmann::json json_of(const CommandEnd& end) {

@@ -2,17 +2,15 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <fstream>
 #include <string>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "cli/test_shell.hpp"
 #include "control/test_host.hpp"
 
 namespace ringway {
@@ -23,18 +21,7 @@ using ::testing::StartsWith;
 
 // The exit status, and stdout and stderr together.
 std::pair<int, std::string> run_sim(const std::string& line) {
-  FILE* const pipe = popen(fmt::format("{} sim {} 2>&1", RINGWAY_PROGRAM, line).c_str(), "r");
-  if (pipe == nullptr) {
-    ADD_FAILURE() << "no shell";
-    return {};
-  }
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (const std::size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    text.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+  return run_in_shell(fmt::format("{} sim {} 2>&1", RINGWAY_PROGRAM, line));
 }
 
 class SimPoll : public ::testing::Test {

@@ -1,7 +1,6 @@
 // Theory of operation: two moments at which both clocks were read give the length of a tick. The first one is the program's
-// start; the second one is read anew as long as it makes the measure better by much: until a second after the start each
-// time somebody asks, then when the distance has doubled. What workers use is one word, a fixed-point factor, so that they
-// take no lock and do no division.
+// start; the second one is read anew each time somebody asks, until it is a second later; from then on the length stands.
+// What workers use is one word, a fixed-point factor, so that they take no lock and do no division.
 
 #include "trace/stage_clock.hpp"
 

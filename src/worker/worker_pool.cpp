@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -18,6 +17,7 @@
 
 #include "base/check.hpp"
 #include "base/fence.hpp"
+#include "base/run_on_cpu.hpp"
 #include "loop/clock.hpp"
 #include "loop/mailbox.hpp"
 #include "metrics/counter.hpp"
@@ -48,20 +48,6 @@ constexpr Duration kLatenessMax = Duration::microseconds(50);
 // What all workers together may spin in vain, in thousandths of a CPU.
 constexpr std::uint32_t kProcessBudgetPermille = 500;
 constexpr std::uint32_t kProcessBudgetLeastPermille = 10;  // of one worker
-
-[[nodiscard]] Result<> pin_to(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (cpu < 0 || cpu >= CPU_SETSIZE) {
-    return fail("CPU " + std::to_string(cpu) + " doesn't exist");
-  }
-  CPU_SET(static_cast<std::size_t>(cpu), &set);
-  if (const int code = pthread_setaffinity_np(pthread_self(), sizeof set, &set); code != 0) {
-    return fail_errno(code, "a worker can't run on CPU " + std::to_string(cpu) +
-                                "; choose from the CPUs that this process is allowed (taskset -p)");
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -166,7 +152,8 @@ void WorkerPool::Worker::main(std::promise<Result<>> started) {
   const std::string stats = "/proc/self/task/" + std::to_string(syscall(SYS_gettid)) + "/schedstat";
   schedule_stats_.reset(open(stats.c_str(), O_RDONLY | O_CLOEXEC));  // without it, no pressure is seen
   if (cpu_) {
-    if (auto pinned = pin_to(*cpu_); !pinned) {
+    if (auto pinned = run_on_cpu(*cpu_); !pinned) {
+      pinned.error().message = "a worker: " + pinned.error().message;
       started.set_value(std::move(pinned));
       return;
     }
