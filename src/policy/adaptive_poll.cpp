@@ -20,6 +20,7 @@ namespace {
 
 constexpr float kPrice = 0.5F;  // of a nanosecond of processor time, in nanoseconds of latency
 constexpr float kShadowPriceMax = 64.0F;
+constexpr float kOddShare = 1.0F / 16;  // of what a spin is worth, for the odd gap
 constexpr Duration kPricePeriod = Duration::milliseconds(10);
 // A regular source comes within one spread of when it is due but for this share, most of which comes within two.
 constexpr float kLate = 1.0F / 16;
@@ -330,7 +331,9 @@ void AdaptivePoll::look_at(PollSource& source, const PollCosts& costs, Instant n
     source.leave();
     return;
   }
-  const Due due = due_of(source, age, now);
+  // What comes sooner than a wake-up can't be slept for: the histogram is exact enough, and doesn't take what is a little
+  // late for lost.
+  const Due due = mean > in_range(costs.wake_latency) ? due_of(source, age, now) : Due{};
   source.set_worth_scanning(source.weight_permille != 0 && (due.is_regular || mean <= 2 * options_.max.ns));
   const std::int64_t cpu = in_range(costs.wake_cpu) + (source.in_flight() ? 0 : in_range(costs.kick_cpu));
   const float weight = static_cast<float>(source.weight_permille) / 1000;
@@ -351,7 +354,12 @@ void AdaptivePoll::look_at(PollSource& source, const PollCosts& costs, Instant n
     return;
   }
   ++outlook.quick;
-  outlook.add_saving(saving, due.is_regular ? outlook.add_regular(due) : outlook.add_histogram(gaps, age));
+  const float chance = due.is_regular ? outlook.add_regular(due) : outlook.add_histogram(gaps, age);
+  outlook.add_saving(saving, chance);
+  if (!due.is_regular && chance == 0) {
+    // It never waited so long: the odd gap, as in best_spin().
+    outlook.learn_until = std::max(outlook.learn_until, static_cast<std::int64_t>(saving) - age);
+  }
 }
 
 AdaptivePoll::Plan AdaptivePoll::best_spin(const Outlook& outlook) const noexcept {
@@ -359,6 +367,7 @@ AdaptivePoll::Plan AdaptivePoll::best_spin(const Outlook& outlook) const noexcep
   const float saving = outlook.saving();
   float spun = 0;  // expected, ns
   float before = 1;
+  float quiet_then = 1;
   std::int64_t start = 0;
   for (std::size_t i = 0; i < outlook.steps; ++i) {
     const std::int64_t end = GapStatistics::start_of(i + 1);
@@ -367,12 +376,19 @@ AdaptivePoll::Plan AdaptivePoll::best_spin(const Outlook& outlook) const noexcep
     const float value = saving * (1 - quiet) - kPrice * spun - shadow_price_ * static_cast<float>(end) * quiet;
     if (value > best.value) {
       best = {.value = value, .until = std::min(end, options_.max.ns)};
+      quiet_then = quiet;
     }
     if (saving - kPrice * spun <= best.value) {
       break;  // what is spun from here on is more than what is left to gain
     }
     before = quiet;
     start = end;
+  }
+  // What is remembered of a source are a hundred gaps. If hardly one of them was longer, it costs next to nothing to wait
+  // for the odd one as long as a sleep would cost, and a driver that is a little late for once isn't put to sleep by a
+  // worker that is.
+  if (best.until > 0 && quiet_then * saving * (kPrice + shadow_price_) <= kOddShare * best.value) {
+    best.until = std::max(best.until, std::min(static_cast<std::int64_t>(saving), options_.max.ns));
   }
   return best;
 }

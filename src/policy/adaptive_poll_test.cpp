@@ -185,6 +185,24 @@ TEST(AdaptivePoll, WeightsSayWhoseLatencyMatters) {
   EXPECT_EQ(decide_for(slower).action, PollAction::spin);
 }
 
+// A hundred gaps are remembered: what is rarer than one of them isn't known, and costs little to wait for.
+TEST(AdaptivePoll, AnOddGapIsWaitedForAsLongAsASleepWouldCost) {
+  PollSource quick = source_with({1'500, 2'000, 2'500}, false, kIdlePoint);
+  const PollDecision decision = decide_for(quick);
+  EXPECT_EQ(decision.action, PollAction::spin);
+  EXPECT_GE(decision.until, kIdlePoint + microseconds(10));
+  EXPECT_LE(decision.until, kIdlePoint + microseconds(12));
+  // Of these one in four is long, which is not odd.
+  PollSource mixed = source_with({1'500, 2'000, 2'500, 500'000}, false, kIdlePoint);
+  EXPECT_LT(decide_for(mixed).until, kIdlePoint + microseconds(4));
+}
+
+TEST(AdaptivePoll, WhatIsALittleLateIsNotLost) {
+  PollSource steady = source_with({2'000, 2'010, 1'990}, false, kIdlePoint);
+  EXPECT_EQ(decide_for(steady, kIdlePoint + Duration{2'300}).action, PollAction::spin);
+  EXPECT_EQ(decide_for(steady, kIdlePoint + microseconds(20)).action, PollAction::sleep);
+}
+
 TEST(AdaptivePoll, ASourceLeavesAfterEightOfItsGapsUnlessTheStoreOwesItOne) {
   PollSource source = source_with({300'000, 200'000, 400'000}, false, kIdlePoint);
   static_cast<void>(decide_for(source, kIdlePoint + microseconds(2'000)));

@@ -257,6 +257,7 @@ void PollSim::publish(SimQueue& queue) {
     return;
   }
   const std::size_t finished = queue.done.size();
+  const bool is_awake = now_ < queue.done.front() + costs_.driver_awake_for;
   for (; !queue.done.empty(); queue.done.pop_front()) {
     spend(costs_.finish);
     --queue.in_flight_count;
@@ -268,8 +269,11 @@ void PollSim::publish(SimQueue& queue) {
   if (!queue.gap) {
     return;  // a script tells nothing of its driver
   }
-  driver_cpu_ = driver_cpu_ + costs_.driver_wake_cpu;
-  const Instant awake = now_ + costs_.driver_wake_latency;
+  Instant awake = now_;
+  if (!is_awake) {
+    driver_cpu_ = driver_cpu_ + costs_.driver_wake_cpu;
+    awake = now_ + costs_.driver_wake_latency;
+  }
   spend(costs_.call);
   for (std::size_t i = 0; i < finished; ++i) {
     driver_cpu_ = driver_cpu_ + costs_.driver_work;

@@ -38,6 +38,9 @@ struct SimCosts {
   Duration driver_wake_latency = Duration::nanoseconds(7'000);
   Duration driver_wake_cpu = Duration::nanoseconds(16'000);
   Duration driver_work = Duration::nanoseconds(1'000);
+  // A driver that is answered sooner than this after its request hasn't gone to sleep yet (or its processor not): it sees
+  // the answer at once.
+  Duration driver_awake_for = {};
 };
 
 struct SimEvent {

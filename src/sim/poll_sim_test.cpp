@@ -139,6 +139,25 @@ TEST(PollSimDepthOne, WakeUpsThatTakeLongerThanToldCostNoMoreThanSleeping) {
   }
 }
 
+// Who is answered within a few microseconds sends the next request at once, who isn't sleeps deeply and sends it 30 us
+// later: as long as both sleep each has a reason to.
+TEST(PollSimDepthOne, WorkerAndDriverDoNotSleepBecauseTheOtherDoes) {
+  PollSimOptions options = only({.name = "disk", .gap = uniform_gap({}, us(6)), .depth = 1});
+  options.costs.driver_wake_latency = us(30);
+  options.costs.driver_awake_for = us(8);
+  options.costs.driver_work = us(3);
+  options.costs.notification.wake_latency = us(20);
+  options.costs.wake_jitter = us(5);
+  options.warm_up = Duration::milliseconds(400);
+  options.pressure = {{.from = Instant{120'000'000}, .until = Instant{140'000'000}}};  // makes the worker sleep once
+  const PollSimResult never = run("never", options);
+  const PollSimResult always = run("always", options);
+  const PollSimResult adaptive = run("adaptive", options);
+  EXPECT_GE(always.rate, 5 * never.rate);
+  EXPECT_GE(adaptive.rate, 0.97 * always.rate);
+  EXPECT_GE(adaptive.per_cpu_second(), never.per_cpu_second());
+}
+
 // ---------------------------------------------------------------- neighbours
 
 SimSource slow_disk() {

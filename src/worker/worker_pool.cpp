@@ -21,6 +21,7 @@
 #include "loop/clock.hpp"
 #include "loop/mailbox.hpp"
 #include "metrics/counter.hpp"
+#include "worker/cpu_pressure.hpp"
 
 namespace ringway {
 
@@ -132,8 +133,7 @@ class WorkerPool::Worker final : private TimerHandler {
   RobustMean lateness_;  // of wake-ups at a time that was asked for
   UniqueFd schedule_stats_;
   Instant pressure_next_;
-  Instant pressure_last_;
-  std::uint64_t run_delay_ns_ = 0;
+  CpuPressure pressure_;
   std::uint32_t pressure_permille_ = 0;
   std::atomic<std::uint32_t> process_budget_permille_{kProcessBudgetPermille};
   PollOutcome told_;
@@ -278,14 +278,8 @@ void WorkerPool::Worker::look_for_pressure() noexcept {
   char* end = nullptr;
   static_cast<void>(std::strtoull(text, &end, 10));  // the time that it ran
   const std::uint64_t run_delay_ns = std::strtoull(end, nullptr, 10);
-  const std::int64_t passed = (now - pressure_last_).ns;
-  if (pressure_last_ != Instant{} && passed > 0) {
-    pressure_permille_ = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>((run_delay_ns - run_delay_ns_) * 1000 / static_cast<std::uint64_t>(passed), 1000));
-    shown_pressure_permille_.store(pressure_permille_, std::memory_order_relaxed);
-  }
-  pressure_last_ = now;
-  run_delay_ns_ = run_delay_ns;
+  pressure_permille_ = pressure_.update(now, run_delay_ns, loop_->sleeps());
+  shown_pressure_permille_.store(pressure_permille_, std::memory_order_relaxed);
 }
 
 // For other threads. The policy's own figures are plain.
