@@ -52,6 +52,7 @@ inline constexpr std::size_t kWideSegmentsPerWorker = 8;  // chains longer than 
 
 // --- Time ---
 inline constexpr Duration kStopDeadline = Duration::seconds(5);      // stopping a ring, before the session fails
+inline constexpr Duration kStall = Duration::seconds(5);             // a request that takes longer is warned of
 inline constexpr Duration kSafetyPeriod = Duration::seconds(1);      // each running ring is looked at this often
 inline constexpr Duration kStuckWritePeriod = Duration::seconds(1);  // a worker in a peer's write is freed within this time
 inline constexpr Duration kSafetyStep =

@@ -16,7 +16,7 @@ int open_one() {
   return fd;
 }
 
-bool is_open(int fd) {
+bool is_open_number(int fd) {
   return ::fcntl(fd, F_GETFD) != -1 || errno != EBADF;
 }
 
@@ -26,9 +26,9 @@ TEST(UniqueFd, ClosesAtTheEndOfItsLife) {
     const UniqueFd owner(fd);
     EXPECT_TRUE(owner);
     EXPECT_EQ(owner.get(), fd);
-    EXPECT_TRUE(is_open(fd));
+    EXPECT_TRUE(is_open_number(fd));
   }
-  EXPECT_FALSE(is_open(fd));
+  EXPECT_FALSE(is_open_number(fd));
 }
 
 TEST(UniqueFd, EmptyOwnsNothing) {
@@ -51,8 +51,8 @@ TEST(UniqueFd, MoveTakesTheDescriptorAndClosesTheTargetsOwn) {
   b = std::move(a);
   EXPECT_EQ(b.get(), first);
   EXPECT_FALSE(a);  // NOLINT(bugprone-use-after-move): that is what is tested
-  EXPECT_TRUE(is_open(first));
-  EXPECT_FALSE(is_open(second));
+  EXPECT_TRUE(is_open_number(first));
+  EXPECT_FALSE(is_open_number(second));
   const UniqueFd c(std::move(b));
   EXPECT_EQ(c.get(), first);
   EXPECT_FALSE(b);  // NOLINT(bugprone-use-after-move)
@@ -63,7 +63,7 @@ TEST(UniqueFd, MoveToItselfKeepsIt) {
   UniqueFd& alias = owner;
   owner = std::move(alias);
   EXPECT_TRUE(owner);
-  EXPECT_TRUE(is_open(owner.get()));
+  EXPECT_TRUE(is_open_number(owner.get()));
 }
 
 TEST(UniqueFd, ReleaseLeavesItOpen) {
@@ -71,12 +71,12 @@ TEST(UniqueFd, ReleaseLeavesItOpen) {
   const int fd = owner.release();
   EXPECT_FALSE(owner);
   owner.reset();
-  EXPECT_TRUE(is_open(fd));
+  EXPECT_TRUE(is_open_number(fd));
   owner.reset(fd);
   owner.reset(fd);  // its own descriptor: stays open
-  EXPECT_TRUE(is_open(fd));
+  EXPECT_TRUE(is_open_number(fd));
   owner.reset();
-  EXPECT_FALSE(is_open(fd));
+  EXPECT_FALSE(is_open_number(fd));
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 #include "control/api_client.hpp"
-#include "control/api_socket.hpp"
 #include "control/config.hpp"
 #include "control/report.hpp"
 
@@ -79,8 +78,7 @@ int run(const CtlArguments& arguments, const Command& command) {
     print_error(timeout.error().message);
     return kExitUsage;
   }
-  const Result<ApiReply> reply = api_request(arguments.api.empty() ? default_api_path() : arguments.api, command.method,
-                                             command.target, command.body, *timeout);
+  const Result<ApiReply> reply = api_request(arguments.api, command.method, command.target, command.body, *timeout);
   if (!reply) {
     return fail_with(reply.error().message);
   }
@@ -206,7 +204,7 @@ void add_ctl(CLI::App& app, int& exit_code) {
   CLI::App* ctl = app.add_subcommand("ctl", "Ask or change a running `ringway serve`");
   ctl->require_subcommand(1);
   ctl->fallthrough();  // --api and --json may stand behind the command too
-  ctl->add_option("--api", arguments->api, "Its API socket (default: where `ringway serve` puts it)")
+  ctl->add_option("--api", arguments->api, "Its API socket (default: where `ringway serve` or its systemd unit puts it)")
       ->check(not_empty())
       ->type_name("PATH");
   ctl->add_flag("--json", arguments->as_json, "Print the API's JSON");

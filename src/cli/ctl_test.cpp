@@ -128,6 +128,7 @@ TEST_F(Ctl, HelpTellsTheExitStatuses) {
 TEST_F(Ctl, PollIsChangedWhileWorkersRun) {
   start({test_disk("null:1M", directory_.file("a.sock"), "a")});
   EXPECT_EQ(ctl("poll fixed=20us"), std::make_pair(0, std::string("workers poll fixed=20us\n")));
+  EXPECT_THAT(ctl("workers").second, HasSubstr("  fixed=20us  "));
   const auto [status, text] = ctl("poll sometimes");
   EXPECT_EQ(status, 1);
   EXPECT_THAT(text, StartsWith("ringway: poll: poll policy \"sometimes\""));

@@ -193,6 +193,31 @@ TEST_F(CheckNet, FindsThatFramesDoNotComeBack) {
   EXPECT_EQ(report.at("failed"), 1);
 }
 
+// A socket of the other kind: its features tell, and nothing is tried on it.
+TEST_F(CheckNet, ADiskIsNoNetworkCardAndTheOtherWayRound) {
+  DiskOptions disk;
+  disk.path = "ram:4M";
+  disk.socket = directory_.file("d.sock");
+  NetOptions net;
+  net.null = true;
+  net.control = false;
+  net.offloads = false;
+  net.mergeable = false;
+  net.socket = directory_.file("n.sock");
+  const TestHost host({}, {disk}, {net});
+  ASSERT_TRUE(host.started()) << host.started().error().message;
+  for (const char* command : {"check net", "bench net --time 100ms"}) {
+    const CommandEnd end = run_command(fmt::format("{} --socket {}", command, disk.socket), true);
+    EXPECT_NE(end.status, 0) << command;
+    EXPECT_THAT(end.text, HasSubstr("the back-end is a disk")) << command;
+  }
+  for (const char* command : {"check blk", "bench blk --time 100ms"}) {
+    const CommandEnd end = run_command(fmt::format("{} --socket {}", command, net.socket), true);
+    EXPECT_NE(end.status, 0) << command;
+    EXPECT_THAT(end.text, HasSubstr("the back-end is a network card")) << command;
+  }
+}
+
 TEST_F(CheckNet, ListsItsRulesAndTeaches) {
   EXPECT_THAT(run_command("check net --list").text, HasSubstr("mergeable receive buffers [virtio 5.1.6.4.1]\n"));
   EXPECT_THAT(run_command("check blk --list").text, HasSubstr("GET_ID is stable and 20 bytes [virtio 5.2.6]\n"));

@@ -75,6 +75,10 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
   // Where the command line names one of the two, what the file says of the other gives way.
   if (arguments.workers != 0) {
     config.worker_count = arguments.workers;
+    if (config.workers.cpus.size() > arguments.workers && arguments.cpus.empty()) {
+      spdlog::warn("--workers {} uses the first of the {} CPUs in {}; --cpus names others", arguments.workers,
+                   config.workers.cpus.size(), config.cpus_place);
+    }
     config.workers.cpus.resize(std::min<std::size_t>(config.workers.cpus.size(), arguments.workers));
   } else if (!arguments.cpus.empty()) {
     config.worker_count.reset();
@@ -148,8 +152,8 @@ Result<std::unique_ptr<Host>> start(ServeConfig config) {
   options.api_socket = config.api_socket == "off" ? "" : config.api_socket;
   options.on_report = print;
   RW_TRY_ASSIGN(std::unique_ptr<Host> host, Host::create(std::move(options)));
-  spdlog::info("{} worker{}: {}", host->workers().ports().size(), host->workers().ports().size() == 1 ? "" : "s",
-               host->workers().engine_reason());
+  spdlog::info("{} worker{}: {}; poll policy {}", host->workers().ports().size(),
+               host->workers().ports().size() == 1 ? "" : "s", host->workers().engine_reason(), host->workers().poll());
   RW_TRY(host->add_devices(std::move(config.disks), std::move(config.nets)));
   if (const std::optional<std::string> warning = address_space_warning()) {
     spdlog::warn(*warning);
@@ -233,7 +237,8 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->type_name("ENGINE");
   serve_app
       ->add_option("--api", arguments->api,
-                   "Socket of the local API, or off (default: ringway.sock in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR or /run)")
+                   "Socket of the local API, or off (default: ringway.sock in $RUNTIME_DIRECTORY, of an ordinary user in "
+                   "$XDG_RUNTIME_DIR, or in /run)")
       ->type_name("PATH");
   serve_app
       ->add_option("--stop-deadline", arguments->stop_deadline,

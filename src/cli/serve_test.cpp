@@ -659,7 +659,7 @@ TEST_F(Serve, Sigusr1PrintsTheCounters) {
   EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
   program.signal(SIGUSR1);
   ASSERT_TRUE(program.wait_for("system calls\n")) << program.err();
-  EXPECT_THAT(program.out(), HasSubstr("  0           0  running  4.0 KiB      0 B   1    0 "));
+  EXPECT_THAT(program.out(), HasSubstr("  0           0  running          0  4.0 KiB      0 B   1    0 "));
   EXPECT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
 }
 
@@ -704,7 +704,7 @@ TEST_F(Serve, CtlDoesWhatTheApiDoes) {
   std::filesystem::resize_file(image, 3 << 20);
   EXPECT_EQ(run({"ctl", "--api", api, "resize", "data"}).out, "'data' has 3.0 MiB\n");
   EXPECT_THAT(run({"ctl", "--api", api, "stats"}).out, StartsWith("disk 'data'\n"));
-  EXPECT_THAT(run({"ctl", "--api", api, "workers"}).out, StartsWith("worker"));
+  EXPECT_THAT(run({"ctl", "--api", api, "workers"}).out, StartsWith("worker  engine    poll "));
   const nlohmann::json json = nlohmann::json::parse(run({"ctl", "--api", api, "--json", "list"}).out, nullptr, false);
   ASSERT_TRUE(json.is_array());
   EXPECT_EQ(json[0]["capacity"], 3 << 20);

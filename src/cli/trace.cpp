@@ -13,7 +13,6 @@
 #include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 #include "control/api_client.hpp"
-#include "control/api_socket.hpp"
 #include "control/config.hpp"
 #include "control/trace_report.hpp"
 #include "loop/clock.hpp"
@@ -40,8 +39,7 @@ constexpr Duration kBetweenLooks = Duration::milliseconds(50);
 volatile std::sig_atomic_t interrupted = 0;
 
 Result<json> ask(const TraceArguments& arguments, std::string_view method, std::string_view target, const json& body = {}) {
-  RW_TRY_ASSIGN(const ApiReply reply, api_request(arguments.api.empty() ? default_api_path() : arguments.api, method, target,
-                                                  body.is_null() ? "" : body.dump()));
+  RW_TRY_ASSIGN(const ApiReply reply, api_request(arguments.api, method, target, body.is_null() ? "" : body.dump()));
   json answer = json::parse(reply.body, nullptr, false);
   if (reply.status >= 400 || answer.is_discarded()) {
     const bool has_error = answer.is_object() && answer.contains("error") && answer["error"].is_string();

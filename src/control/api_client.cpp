@@ -1,6 +1,7 @@
 #include "control/api_client.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -11,8 +12,10 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "base/unique_fd.hpp"
+#include "control/api_socket.hpp"
 #include "loop/clock.hpp"
 
 namespace ringway {
@@ -35,6 +38,7 @@ std::string patience_text(Duration patience) {
                                     : fmt::format("{} ms", patience.ns / 1'000'000);
 }
 
+// Errors: -ENOENT: nobody is there.
 Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -50,8 +54,9 @@ Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
   set_patience(connection.get(), timeout);
   if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == ENOENT || errno == ECONNREFUSED) {
-      return fail(
-          fmt::format("no ringway answers at '{}'; start one with `ringway serve`, or name its socket with --api", path));
+      return std::unexpected(Error{
+          ENOENT,
+          fmt::format("no ringway answers at '{}'; start one with `ringway serve`, or name its socket with --api", path)});
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return fail(
@@ -66,6 +71,19 @@ Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
     return fail_errno(errno, fmt::format("can't connect to '{}'", path));
   }
   return connection;
+}
+
+// Where a daemon may be that was started without --api, by us or by the system.
+Result<UniqueFd> find_daemon(Duration timeout) {
+  const std::vector<std::string> places = api_places();
+  for (const std::string& place : places) {
+    Result<UniqueFd> connection = connect_to(place, timeout);
+    if (connection || connection.error().code != ENOENT) {
+      return connection;
+    }
+  }
+  return fail(fmt::format("no ringway answers at {}; start one with `ringway serve`, or name its socket with --api",
+                          fmt::join(places, " or ")));
 }
 
 // The value of a header of `head`, whose lines end in CRLF.
@@ -92,7 +110,7 @@ std::optional<std::string_view> header(std::string_view head, std::string_view n
 Result<ApiReply> api_request(const std::string& path, std::string_view method, std::string_view target,
                              std::string_view body, Duration timeout) {
   const Instant deadline = clock_now() + timeout;
-  RW_TRY_ASSIGN(const UniqueFd connection, connect_to(path, timeout));
+  RW_TRY_ASSIGN(const UniqueFd connection, path.empty() ? find_daemon(timeout) : connect_to(path, timeout));
   const std::string request = fmt::format(
       "{} {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: "
       "{}\r\n\r\n{}",

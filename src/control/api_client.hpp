@@ -14,9 +14,9 @@ struct ApiReply {
   std::string body;
 };
 
-// `timeout`, at least 1 ms, is for the whole answer.
-// Errors: no daemon at `path`, one that accepts no connections or is too slow, no permission, an answer that is no HTTP or
-// breaks off.
+// `path` may be empty: the first place of api_places() where a daemon answers. `timeout`, at least 1 ms, is for the whole
+// answer. Errors: no daemon at `path`, one that accepts no connections or is too slow, no permission, an answer that is no
+// HTTP or breaks off.
 [[nodiscard]] Result<ApiReply> api_request(const std::string& path, std::string_view method, std::string_view target,
                                            std::string_view body = {}, Duration timeout = Duration::seconds(30));
 

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -60,8 +61,9 @@ Result<ApiSocket> ApiSocket::create(const std::string& path) {
 }
 
 std::string default_api_path() {
-  for (const char* variable : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"}) {
-    const char* value = std::getenv(variable);
+  // What root serves is the system's, though root may have a login session.
+  for (const char* variable : {"RUNTIME_DIRECTORY", geteuid() == 0 ? nullptr : "XDG_RUNTIME_DIR"}) {
+    const char* value = variable == nullptr ? nullptr : std::getenv(variable);
     if (value != nullptr && *value == '/') {
       // systemd separates several directories by colons.
       const std::string directories = value;
@@ -69,6 +71,16 @@ std::string default_api_path() {
     }
   }
   return "/run/ringway.sock";
+}
+
+std::vector<std::string> api_places() {
+  std::vector<std::string> places{default_api_path()};
+  for (const char* place : {"/run/ringway.sock", "/run/ringway/ringway.sock"}) {
+    if (std::ranges::find(places, place) == places.end()) {
+      places.emplace_back(place);
+    }
+  }
+  return places;
 }
 
 }  // namespace ringway

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "base/unique_fd.hpp"
@@ -31,8 +32,11 @@ class ApiSocket {
   UniqueFd socket_;  // empty after a move
 };
 
-// Where the API is when nobody says otherwise: ringway.sock in $RUNTIME_DIRECTORY (systemd's), else $XDG_RUNTIME_DIR, else
-// /run.
+// Where the API is when nobody says otherwise: ringway.sock in $RUNTIME_DIRECTORY (systemd's); else, unless we are root, in
+// $XDG_RUNTIME_DIR; else in /run.
 [[nodiscard]] std::string default_api_path();
+// Where a client looks for one, in this order: the above, /run/ringway.sock, and where a unit with RuntimeDirectory=ringway
+// has it.
+[[nodiscard]] std::vector<std::string> api_places();
 
 }  // namespace ringway

@@ -142,6 +142,8 @@ json queue_json(const BlkDeviceStats::Queue& queue) {
   object.update({{"index", queue.index},
                  {"worker", queue.worker},
                  {"requests", std::move(requests)},
+                 {"in_flight", queue.in_flight},
+                 {"oldest_in_flight_ns", static_cast<std::uint64_t>(std::max<std::int64_t>(0, queue.oldest_in_flight.ns))},
                  {"failed", std::move(failed)},
                  {"refused", refused_json<BlkRefusal>(queue.refused)},
                  {"bytes_in", queue.bytes_in},
@@ -223,6 +225,14 @@ std::string queue_state(const json& queue) {
     return "stopped";
   }
   return flag(queue, "enabled") ? "running" : "disabled";
+}
+
+// "3", or "3 (12.0 s)" if the oldest of them takes long.
+std::string in_flight_text(const json& queue) {
+  const std::uint64_t oldest_ns = number(queue, "oldest_in_flight_ns");
+  const std::string count = count_text(number(queue, "in_flight"));
+  constexpr std::uint64_t kLongNs = 1'000'000'000;
+  return oldest_ns < kLongNs ? count : fmt::format("{} ({})", count, time_text(oldest_ns));
 }
 
 // "out_of_range 3, short_header 1" over all objects, of a member that counts by name.
@@ -362,8 +372,8 @@ std::string disk_section(const json& disk) {
   const json& queues = member(disk, "queues");
   std::string out = fmt::format("disk '{}'\n", text(disk, "name"));
 
-  Table requests({"queue", "worker", "state", "read", "written", "in", "out", "flush", "get_id", "discard", "write_zeroes",
-                  "secure_erase", "failed", "refused"});
+  Table requests({"queue", "worker", "state", "in flight", "read", "written", "in", "out", "flush", "get_id", "discard",
+                  "write_zeroes", "secure_erase", "failed", "refused"});
   std::vector<std::string> columns = event_columns();
   columns.insert(columns.begin(), "queue");
   columns.insert(columns.end() - 1, "starved");
@@ -371,7 +381,7 @@ std::string disk_section(const json& disk) {
   for (const json& queue : queues) {
     const json& done = member(queue, "requests");
     requests.add({count_text(number(queue, "index")), count_text(number(queue, "worker")), queue_state(queue),
-                  bytes_text(number(queue, "bytes_in")), bytes_text(number(queue, "bytes_out")),
+                  in_flight_text(queue), bytes_text(number(queue, "bytes_in")), bytes_text(number(queue, "bytes_out")),
                   count_text(number(done, "in")), count_text(number(done, "out")), count_text(number(done, "flush")),
                   count_text(number(done, "get_id")), count_text(number(done, "discard")),
                   count_text(number(done, "write_zeroes")), count_text(number(done, "secure_erase")),
@@ -565,7 +575,8 @@ json worker_stats_json(const WorkerStats& worker) {
           {"cpu_ns", worker.cpu_ns},
           {"pressure_permille", worker.pressure_permille},
           {"poll",
-           {{"productive_spin_ns", worker.poll.productive_spin_ns},
+           {{"policy", worker.policy},
+            {"productive_spin_ns", worker.poll.productive_spin_ns},
             {"unproductive_spin_ns", worker.poll.unproductive_spin_ns},
             {"wakeups_avoided", worker.poll.wakeups_avoided},
             {"sleeps", worker.poll.sleeps},
@@ -603,13 +614,14 @@ std::string stats_table(const json& stats) {
 }
 
 std::string workers_table(const json& workers) {
-  Table table({"worker", "engine", "turns", "productive", "productive time", "CPU time", "spun for work", "in vain",
+  Table table({"worker", "engine", "poll", "turns", "productive", "productive time", "CPU time", "spun for work", "in vain",
                "sleeps", "system calls"},
-              2);
+              3);
   for (const json& worker : workers) {
-    table.add({count_text(number(worker, "index")), text(worker, "engine"), count_text(number(worker, "turns")),
-               count_text(number(worker, "productive_turns")), time_text(number(worker, "productive_ns")),
-               time_text(number(worker, "cpu_ns")), time_text(number(member(worker, "poll"), "productive_spin_ns")),
+    table.add({count_text(number(worker, "index")), text(worker, "engine"), text(member(worker, "poll"), "policy"),
+               count_text(number(worker, "turns")), count_text(number(worker, "productive_turns")),
+               time_text(number(worker, "productive_ns")), time_text(number(worker, "cpu_ns")),
+               time_text(number(member(worker, "poll"), "productive_spin_ns")),
                time_text(number(member(worker, "poll"), "unproductive_spin_ns")), count_text(number(worker, "sleeps")),
                count_text(number(worker, "system_calls"))});
   }

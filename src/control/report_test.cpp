@@ -39,6 +39,8 @@ DiskStats two_queues() {
   queue.requests[static_cast<std::size_t>(BlkOpcode::in)] = 90;
   queue.failed[static_cast<std::size_t>(BlkOpcode::out)] = 6;
   queue.refused[static_cast<std::size_t>(BlkRefusal::out_of_range)] = 4;
+  queue.in_flight = 3;
+  queue.oldest_in_flight = Duration::seconds(12);
   queue.batches = 10;
   queue.bytes_in = 90 * 4096;
   queue.kicks = 5;
@@ -65,11 +67,14 @@ TEST(Report, StatsTable) {
   EXPECT_EQ(
       table,
       "disk 'vm1'\n"
-      "  queue  worker    state       read  written  in  out  flush  get_id  discard  write_zeroes  secure_erase  failed  "
+      "  queue  worker    state   in flight       read  written  in  out  flush  get_id  discard  write_zeroes  "
+      "secure_erase  failed  "
       "refused\n"
-      "  0           0  running  360.0 KiB      0 B  90    0      0       0        0             0             0       6    "
+      "  0           0  running  3 (12.0 s)  360.0 KiB      0 B  90    0      0       0        0             0             "
+      "0       6    "
       "    4\n"
-      "  1           1   broken        0 B      0 B   0    0      0       0        0             0             0       0    "
+      "  1           1   broken           0        0 B      0 B   0    0      0       0        0             0             "
+      "0       0    "
       "    0\n"
       "  queue  kicks  calls  coalesced  suppressed  dropped  ring faults  lost kicks  batches  mean batch  starved  memory "
       "lost\n"
@@ -187,11 +192,11 @@ TEST(Report, TablesBearAnyJson) {
         R"([{"name": 5, "queues": [{"requests": [], "failed": "x", "refused": {"a": -1}}]}])", "\"x\"",
         R"([{"kind": "net"}])",
         R"([{"kind": "net", "pairs": [1, null, {"receive": 3, "port": []}], "control": {"refused": "x"}}])"}) {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    const nlohmann::json stats = nlohmann::json::parse(text);
     EXPECT_NO_THROW({
-      static_cast<void>(stats_table(json));
-      static_cast<void>(devices_table(json));
-      static_cast<void>(workers_table(json));
+      static_cast<void>(stats_table(stats));
+      static_cast<void>(devices_table(stats));
+      static_cast<void>(workers_table(stats));
     }) << text;
   }
   EXPECT_THAT(devices_table(nlohmann::json::parse(R"([{}, {"kind": "net"}])")), HasSubstr("-"));

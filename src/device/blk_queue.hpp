@@ -21,7 +21,7 @@ class BlkQueue final : public RingQueue, public BlkCompletions {
     BlkLatency* latency = nullptr;        // of this device on this worker
     BlkSlotShare* slots = nullptr;        // of this device on this worker
   };
-  BlkQueue(Surroundings surroundings, Disk disk) : RingQueue(std::move(surroundings)), disk_(disk) {}
+  BlkQueue(Surroundings surroundings, Disk disk) : RingQueue(std::move(surroundings)), disk_(disk) { watch_in_flight(); }
   ~BlkQueue() override = default;
 
   [[nodiscard]] Result<> start(WorkerContext& context, BlkChannel& channel, vhost_user::RingStart start,

@@ -35,7 +35,10 @@ class Ring {
       : guest_({{.address = 0, .bytes = memory_bytes}}),
         context_(context),
         is_inband_(inband_call != nullptr),
-        queue_({.stop_deadline = Duration::seconds(1), .send_inband_call = std::move(inband_call)},
+        queue_({.stop_deadline = Duration::seconds(1),
+                .send_inband_call = std::move(inband_call),
+                .on_stall = [this](std::uint32_t, std::uint32_t requests,
+                                   Duration age) { stalls.emplace_back(requests, age); }},
                {.serial = &serial_, .latency = &latency_, .slots = &slots}) {
     const RingAreaBytes areas = ring_area_bytes(kRingSize, false);
     descriptors_ = guest_.take(areas.descriptor);
@@ -118,6 +121,11 @@ class Ring {
   [[nodiscard]] std::uint64_t reads() const { return counters().requests[static_cast<std::size_t>(BlkOpcode::in)].get(); }
   [[nodiscard]] std::uint32_t submitted() const { return submitted_; }
   void kick() { queue_.kick(); }
+  void safety_look(Instant now) {
+    context_.now = now;
+    static_cast<void>(queue_.look());
+  }
+  std::vector<std::pair<std::uint32_t, Duration>> stalls;  // what the queue told of requests in flight
   void set_log(std::shared_ptr<DirtyLog> log) { queue_.set_log(std::move(log)); }
   // Of a table of read_table().
   void shorten_header(GuestAddress table) { guest_.put(table, offsetof(spec::Descriptor, length), std::uint32_t{8}); }
@@ -505,6 +513,78 @@ TEST_F(BlkQueueTurn, MemoryThatIsNamedAgainAndAgainIsLoggedOnce) {
   constexpr std::int32_t kCost = limits::kPumpRequestCost + kSegments + 3 + kSegments + 2 * kLogCost;
   EXPECT_EQ(disk.used(), limits::kPumpBudget / kCost + 1);
   EXPECT_EQ(log.pages(), kLoggedMemory / DirtyLog::kPageBytes);
+}
+
+// What hangs is seen once a second, and told of once; what follows it doesn't hide it.
+TEST_F(BlkQueueTurn, ARequestThatHangsIsSeenAndTold) {
+  BlkChannelCounters counters;
+  HeldChannel channel(counters);
+  BlkSlotShare slots;
+  RW_CHECK(context_.slots.admit());
+  {
+    Ring ring(context_, channel, slots, 1U << 20U);
+    const GuestAddress table = ring.read_table(3);
+    ring.submit(table, 3, 2);
+    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
+    Instant now = Instant{} + Duration::seconds(100);
+    const auto look_for = [&](int seconds) {
+      for (int i = 0; i < seconds; ++i) {
+        now = now + Duration::seconds(1);
+        ring.safety_look(now);
+      }
+    };
+    look_for(1);
+    EXPECT_EQ(ring.ring_stats().in_flight, 2U);
+    EXPECT_EQ(ring.ring_stats().oldest_in_flight, Duration{});
+    ring.submit(table, 3);
+    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
+    look_for(4);
+    EXPECT_EQ(ring.ring_stats().in_flight, 3U);
+    EXPECT_EQ(ring.ring_stats().oldest_in_flight, Duration::seconds(4));
+    EXPECT_TRUE(ring.stalls.empty());
+    look_for(3);
+    ASSERT_EQ(ring.stalls.size(), 1U);
+    EXPECT_EQ(ring.stalls[0], std::pair(3U, Duration::seconds(5)));
+    // The two oldest end; the one that came after them has been there for as long, but for one look.
+    channel.finish(2);
+    look_for(1);
+    EXPECT_EQ(ring.ring_stats().in_flight, 1U);
+    EXPECT_EQ(ring.stalls.size(), 2U);
+    EXPECT_EQ(ring.stalls[1].second, Duration{});
+    look_for(5);
+    ASSERT_EQ(ring.stalls.size(), 3U);
+    EXPECT_EQ(ring.stalls[2].first, 1U);
+    channel.finish(1);
+    look_for(1);
+    EXPECT_EQ(ring.ring_stats().in_flight, 0U);
+    EXPECT_EQ(ring.stalls.size(), 4U);
+  }
+  context_.slots.dismiss(slots);
+}
+
+// A busy disk is no stall, however long it is busy.
+TEST_F(BlkQueueTurn, ManyShortRequestsAreNotTakenForALongOne) {
+  BlkChannelCounters counters;
+  HeldChannel channel(counters);
+  BlkSlotShare slots;
+  RW_CHECK(context_.slots.admit());
+  {
+    Ring ring(context_, channel, slots, 1U << 20U);
+    const GuestAddress table = ring.read_table(3);
+    Instant now = Instant{} + Duration::seconds(100);
+    for (int second = 0; second < 30; ++second) {
+      ring.submit(table, 3, 8);
+      EXPECT_EQ(ring.turn(), Queue::Pumped::some);
+      channel.finish(second == 0 ? 0 : 8);
+      now = now + Duration::seconds(1);
+      ring.safety_look(now);
+      EXPECT_EQ(ring.ring_stats().in_flight, 8U);
+      EXPECT_LE(ring.ring_stats().oldest_in_flight, Duration::seconds(1));
+    }
+    EXPECT_TRUE(ring.stalls.empty());
+    channel.finish(8);
+  }
+  context_.slots.dismiss(slots);
 }
 
 // What completes between two turns is charged to the next ones.

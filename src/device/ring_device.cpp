@@ -87,6 +87,17 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
                                ": its call or error descriptor held up the worker: it was made blocking again, or very many "
                                "wait for it");
                 });
+              },
+          .on_stall =
+              [this](std::uint32_t ring, std::uint32_t requests, Duration age) {
+                tell_front_end([ring, requests, age](vhost_user::FrontEndPort& port) {
+                  const std::string in_flight =
+                      "ring " + std::to_string(ring) + ": " + std::to_string(requests) + " requests are in flight";
+                  port.warn(age == Duration{}
+                                ? in_flight + ", and they go on"
+                                : in_flight + ", the oldest for " + std::to_string(age.ns / Duration::seconds(1).ns) +
+                                      " s at least: the image's file system or device hangs or is very slow");
+                });
               }};
 }
 

@@ -164,6 +164,9 @@ void RingQueue::become_stopped() noexcept {
   state_ = State::stopped;
   broken_ = false;
   owe_call_ = false;
+  stall_told_ = false;
+  shown_in_flight_.store(0, std::memory_order_relaxed);
+  shown_oldest_ns_.store(0, std::memory_order_relaxed);
   note_state();
 }
 
@@ -236,6 +239,9 @@ Result<> RingQueue::set_addresses(const RingAddresses& addresses, bool log, Gues
 }
 
 void RingQueue::use_map(std::shared_ptr<const RegionMap> map) {
+  if (pinned_ != nullptr) {
+    pinned_->closed = context_->now;
+  }
   std::erase_if(maps_, [](const std::unique_ptr<PinnedMap>& old) { return old->pins == 0; });
   maps_.push_back(std::make_unique<PinnedMap>(PinnedMap{.map = std::move(map)}));
   pinned_ = maps_.back().get();
@@ -434,6 +440,9 @@ void RingQueue::suppress() noexcept {
 
 bool RingQueue::look() noexcept {
   check_memory();
+  if (watches_in_flight_) {
+    look_at_in_flight();
+  }
   if (!can_pop() || is_active || is_starved || !awaits_kick() || !ring_->has_work()) {
     unserved_looks_ = 0;
     return false;
@@ -446,9 +455,45 @@ bool RingQueue::look() noexcept {
   return true;
 }
 
+// What began since the last look is told apart by being pinned to a map of its own, so a request costs nothing for being
+// watched.
+void RingQueue::look_at_in_flight() noexcept {
+  Duration oldest;
+  for (const std::unique_ptr<PinnedMap>& each : maps_) {
+    if (each.get() != pinned_ && each->pins != 0) {
+      oldest = std::max(oldest, context_->now - each->closed);
+    }
+  }
+  if (oldest == Duration{} && pinned_ != nullptr && pinned_->pins != 0) {
+    pin_anew();
+  }
+  shown_in_flight_.store(in_flight_, std::memory_order_relaxed);
+  shown_oldest_ns_.store(oldest.ns, std::memory_order_relaxed);
+  if ((oldest >= limits::kStall) != stall_told_) {
+    stall_told_ = !stall_told_;
+    around_.on_stall(around_.index, in_flight_, stall_told_ ? oldest : Duration{});
+  }
+}
+
+// What begins from now on is pinned to the same map, under another count.
+void RingQueue::pin_anew() {
+  const auto drained =
+      std::ranges::find_if(maps_, [this](const auto& each) { return each.get() != pinned_ && each->pins == 0; });
+  if (drained == maps_.end()) {
+    maps_.push_back(std::make_unique<PinnedMap>());
+  } else {
+    std::rotate(drained, drained + 1, maps_.end());
+  }
+  *maps_.back() = {.map = pinned_->map};
+  pinned_->closed = context_->now;
+  pinned_ = maps_.back().get();
+}
+
 RingStats RingQueue::ring_stats() const {
   const RingCounters& from = ring_counters_;
-  return {.running = running(),
+  return {.in_flight = shown_in_flight_.load(std::memory_order_relaxed),
+          .oldest_in_flight = {shown_oldest_ns_.load(std::memory_order_relaxed)},
+          .running = running(),
           .enabled = enabled(),
           .broken = broken(),
           .kicks = from.kicks.get(),

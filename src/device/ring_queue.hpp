@@ -47,15 +47,21 @@ struct RingCounters {
 
 // A copy of them, and how the ring is.
 struct RingStats {
+  // As of the last safety look, up to a second ago, and only for queues that watch it. The oldest has been in flight for so
+  // long at least, and for up to two seconds more.
+  std::uint32_t in_flight = 0;
+  Duration oldest_in_flight = {};
   bool running = false, enabled = false, broken = false;
   std::uint64_t kicks = 0, calls = 0, calls_coalesced = 0, calls_suppressed = 0, calls_dropped = 0, ring_faults = 0,
                 lost_kicks = 0, batches = 0, memory_lost = 0;
 };
 
-// One memory table as a queue knows it, with what was translated by it and isn't over. Worker-owned.
+// One memory table as a queue knows it, with what was translated by it and isn't over. Worker-owned. A queue that watches
+// what is in flight has several of the same table: each for what began within a second or two.
 struct PinnedMap {
   std::shared_ptr<const RegionMap> map;
   std::uint32_t pins = 0;
+  Instant closed = Instant::never();  // since then another one is pinned instead
 };
 
 class RingQueue : public Queue, private FdHandler, private TimerHandler {
@@ -73,6 +79,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
     std::move_only_function<void(std::uint32_t)> send_inband_error = {};
     std::move_only_function<void(std::uint32_t, const char*)> on_broken = [](auto...) {};  // and why, in words that last
     std::move_only_function<void(std::uint32_t)> on_held_write = {};                       // the session can't go on
+    // For queues that watch it: so many are in flight, the oldest for so long; 0: they go on.
+    std::move_only_function<void(std::uint32_t, std::uint32_t, Duration)> on_stall = [](auto...) {};
   };
   explicit RingQueue(Surroundings surroundings) : around_(std::move(surroundings)) {}
   RingQueue(const RingQueue&) = delete;
@@ -129,6 +137,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   // Whether a ring that is disabled after it has been enabled is served all the same, as vhost-user has it for what a card
   // transmits: it is to be thrown away. Before the first start.
   void serve_when_disabled() noexcept { served_when_disabled_ = true; }
+  // What is in flight is to end soon: counted in RingStats, and told of if it doesn't. Before the first start.
+  void watch_in_flight() noexcept { watches_in_flight_ = true; }
   // Of a queue that gives its chains back in the order in which it took them, whatever was negotiated (and offers no
   // in-flight region): then the ring needn't see to IN_ORDER. Before the first start.
   void complete_in_order() noexcept { completes_in_order_ = true; }
@@ -218,6 +228,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   void become_stopped() noexcept;
   [[nodiscard]] const void* owner() const noexcept { return static_cast<const Queue*>(this); }
   void use_map(std::shared_ptr<const RegionMap> map);
+  void look_at_in_flight() noexcept;
+  void pin_anew();
   [[nodiscard]] bool old_maps_drained() const;
   void drop_kick() noexcept;
   void note_state() noexcept;
@@ -253,7 +265,9 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   std::vector<std::unique_ptr<PinnedMap>> maps_;  // all that something is pinned to, and the current one (last)
   RingAddresses addresses_;
   GuestAddress log_guest_address_;
-  bool resetting_ = false;       // with detach_done_
+  bool resetting_ = false;  // with detach_done_
+  bool watches_in_flight_ = false;
+  bool stall_told_ = false;
   std::uint32_t lost_base_ = 0;  // of a running ring whose memory was taken away
   ForeignFd kick_fd_;
   WatchId kick_watch_;
@@ -263,6 +277,8 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   Done<> memory_done_;
   std::shared_ptr<const RegionMap> awaited_map_;  // with memory_done_: maps that don't survive in it must drain
   std::atomic<bool> shown_running_{false}, shown_enabled_{false}, shown_broken_{false};
+  std::atomic<std::uint32_t> shown_in_flight_{0};
+  std::atomic<std::int64_t> shown_oldest_ns_{0};
 };
 
 }  // namespace ringway

@@ -149,6 +149,10 @@ Result<std::unique_ptr<BlkDriver>> BlkDriver::create(const BlkDriverOptions& opt
 }
 
 Result<std::uint64_t> BlkDriver::choose_features() {
+  if (is_network_card(negotiated().offered)) {
+    return fail(
+        "the back-end is a network card, by the features that it offers, and no disk: use the command for network cards");
+  }
   if (!negotiated().has_protocol(vhost_user::kProtocolConfig)) {
     return fail("the back-end doesn't offer VHOST_USER_PROTOCOL_F_CONFIG; is it a block device?");
   }

@@ -21,6 +21,25 @@ constexpr std::size_t kAreasOfRing = 4;  // three of the ring and the indirect t
 
 }  // namespace
 
+namespace {
+
+// Which any disk has that tells its guest anything.
+constexpr std::uint64_t kDiskHas = spec::kBlkSegMax | spec::kBlkBlkSize;
+constexpr std::uint64_t kPlainCardHas = spec::kNetMac | spec::kNetStatus;
+// No block device has anything at these bits.
+constexpr std::uint64_t kCardsHave =
+    spec::kNetCtrlRx | spec::kNetCtrlVlan | spec::kNetGuestAnnounce | spec::kNetMq | spec::kNetCtrlMacAddr;
+
+}  // namespace
+
+bool is_network_card(std::uint64_t offered) noexcept {
+  return (offered & kCardsHave) != 0 || ((offered & kPlainCardHas) == kPlainCardHas && (offered & kDiskHas) == 0);
+}
+
+bool is_disk(std::uint64_t offered) noexcept {
+  return !is_network_card(offered) && (offered & kDiskHas) == kDiskHas;
+}
+
 Result<> DriverSession::open(bool start) {
   if (session_options_.queue_size < 2 || session_options_.queue_size > limits::kRingSizeMax) {
     return fail(fmt::format("a queue has 2 to {} descriptors, not {}", limits::kRingSizeMax, session_options_.queue_size));

@@ -53,6 +53,10 @@ struct DriverNegotiated {
   [[nodiscard]] bool has_protocol(std::uint64_t bits) const { return (protocol_features & bits) == bits; }
 };
 
+// The protocol doesn't say what a back-end is; the features that it offers tell, if it isn't a very plain one.
+[[nodiscard]] bool is_network_card(std::uint64_t offered) noexcept;
+[[nodiscard]] bool is_disk(std::uint64_t offered) noexcept;
+
 class DriverSession {
  public:
   DriverSession(const DriverSession&) = delete;

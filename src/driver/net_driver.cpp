@@ -533,6 +533,9 @@ Result<std::unique_ptr<NetDriver>> NetDriver::create(const NetDriverOptions& opt
 }
 
 Result<std::uint64_t> NetDriver::choose_features() {
+  if (is_disk(negotiated().offered)) {
+    return fail("the back-end is a disk, by the features that it offers, and no network card: use the command for disks");
+  }
   std::uint64_t wanted = options_.features & negotiated().offered;
   wanted &= options_.mergeable ? ~std::uint64_t{0} : ~spec::kNetMrgRxbuf;
   const bool has_config = negotiated().has_protocol(vhost_user::kProtocolConfig);

@@ -43,7 +43,7 @@ const char* name_of(Engine engine) {
   return "";
 }
 
-class CountingHandler : public FdHandler {
+class WatchingHandler : public FdHandler {
  public:
   void on_ready(std::uint32_t events) noexcept override {
     ++calls;
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, RealLoopTest,
 
 TEST_P(LoopTest, EachWriteToAnEventfdThatIsNeverReadIsAnEvent) {
   const UniqueFd event = make_event();
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId id = watch(event, handler);
   settle();
   EXPECT_EQ(handler.calls, 0);
@@ -165,7 +165,7 @@ TEST_P(LoopTest, EachWriteToAnEventfdThatIsNeverReadIsAnEvent) {
 TEST_P(RealLoopTest, DescriptorReadyBeforeItIsWatchedIsReported) {
   const UniqueFd event = make_event();
   signal(event);
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId id = watch(event, handler);
   EXPECT_GE(loop_->wait(now(), far()), 1U);
   EXPECT_GE(handler.calls, 1);
@@ -174,7 +174,7 @@ TEST_P(RealLoopTest, DescriptorReadyBeforeItIsWatchedIsReported) {
 
 TEST_P(LoopTest, ReadableDescriptorDoesNotMakeTheLoopSpin) {
   const UniqueFd event = make_event();
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId id = watch(event, handler);
   signal(event);
   settle();
@@ -193,7 +193,7 @@ TEST_P(LoopTest, ReadableDescriptorDoesNotMakeTheLoopSpin) {
 
 TEST_P(LoopTest, UnwatchedDescriptorIsSilent) {
   const UniqueFd event = make_event();
-  CountingHandler handler;
+  WatchingHandler handler;
   loop_->unwatch(watch(event, handler));
   signal(event);
   settle();
@@ -202,7 +202,7 @@ TEST_P(LoopTest, UnwatchedDescriptorIsSilent) {
 
 TEST_P(LoopTest, UnwatchingTwiceOrNothingIsHarmless) {
   const UniqueFd event = make_event();
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId first = watch(event, handler);
   loop_->unwatch(first);
   const WatchId second = watch(event, handler);
@@ -218,8 +218,8 @@ TEST_P(LoopTest, UnwatchingTwiceOrNothingIsHarmless) {
 TEST_P(LoopTest, EventCollectedBeforeUnwatchIsDropped) {
   const UniqueFd a = make_event();
   const UniqueFd b = make_event();
-  CountingHandler on_a;
-  CountingHandler on_b;
+  WatchingHandler on_a;
+  WatchingHandler on_b;
   const WatchId watch_a = watch(a, on_a);
   const WatchId watch_b = watch(b, on_b);
   settle();
@@ -236,8 +236,8 @@ TEST_P(LoopTest, EventCollectedBeforeUnwatchIsDropped) {
 
 TEST_P(LoopTest, HandlerMayUnwatchItselfAndWatchAgain) {
   const UniqueFd event = make_event();
-  CountingHandler first;
-  CountingHandler second;
+  WatchingHandler first;
+  WatchingHandler second;
   WatchId id = watch(event, first);
   settle();
   first.then = [&] {
@@ -256,8 +256,8 @@ TEST_P(LoopTest, HandlerMayUnwatchItselfAndWatchAgain) {
 }
 
 TEST_P(RealLoopTest, DescriptorNumberIsReusedWithoutConfusion) {
-  CountingHandler old_handler;
-  CountingHandler new_handler;
+  WatchingHandler old_handler;
+  WatchingHandler new_handler;
   UniqueFd event = make_event();
   const int number = event.get();
   for (int i = 0; i < 50; ++i) {
@@ -293,7 +293,7 @@ TEST_P(RealLoopTest, SocketClosedAfterUnwatchIsClosedForItsPeer) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets.data()), 0);
   UniqueFd ours(sockets[0]);
   const UniqueFd peer(sockets[1]);
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId id = watch(ours, handler, EPOLLIN | EPOLLOUT);
   settle();
   loop_->unwatch(id);
@@ -307,7 +307,7 @@ TEST_P(RealLoopTest, SocketClosedAfterTheLoopIsGoneIsClosedForItsPeer) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets.data()), 0);
   UniqueFd ours(sockets[0]);
   const UniqueFd peer(sockets[1]);
-  CountingHandler handler;
+  WatchingHandler handler;
   watch(ours, handler, EPOLLIN);
   settle();
   loop_.reset();
@@ -321,7 +321,7 @@ TEST_P(RealLoopTest, SocketReportsDataSpaceAndHangUp) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets.data()), 0);
   const UniqueFd ours(sockets[0]);
   UniqueFd peer(sockets[1]);
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId id = watch(ours, handler, EPOLLIN | EPOLLOUT);
   settle();
   EXPECT_EQ(handler.last_events & (EPOLLIN | EPOLLOUT), static_cast<std::uint32_t>(EPOLLOUT));
@@ -356,7 +356,7 @@ TEST_P(RealLoopTest, SocketReportsDataSpaceAndHangUp) {
 TEST_P(LoopTest, ThousandDescriptorsEachReachTheirHandler) {
   constexpr int kCount = 1000;
   std::vector<UniqueFd> events;
-  std::vector<CountingHandler> handlers(kCount);
+  std::vector<WatchingHandler> handlers(kCount);
   std::vector<WatchId> ids;
   for (int i = 0; i < kCount; ++i) {
     UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -383,7 +383,7 @@ TEST_P(LoopTest, ThousandDescriptorsEachReachTheirHandler) {
 }
 
 TEST_P(RealLoopTest, WatchingWhatCannotBeWatchedIsAnError) {
-  CountingHandler handler;
+  WatchingHandler handler;
   const UniqueFd event = make_event();
   UniqueFd duplicate(dup(event.get()));
   const int number = duplicate.get();
@@ -401,7 +401,7 @@ TEST_P(RealLoopTest, WatchingWhatCannotBeWatchedIsAnError) {
 
 TEST_P(RealLoopTest, WritesOfAnotherThreadAreNeverLost) {
   const UniqueFd event = make_event();
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId id = watch(event, handler);
   settle();
   // Ping-pong: the writer makes the next write only when the last was seen, so a lost edge hangs until the deadline.
@@ -521,7 +521,7 @@ TEST_P(LoopTest, TimersMaySetMoveAndCancelEachOtherWhileFiring) {
 
 TEST_P(LoopTest, EventsAreHandledWhileATimerIsPending) {
   const UniqueFd event = make_event();
-  CountingHandler handler;
+  WatchingHandler handler;
   CountingTimer timer;
   const WatchId id = watch(event, handler);
   settle();
@@ -669,7 +669,7 @@ TEST_P(RealLoopTest, WakeFromASignalHandlerEndsTheWait) {
 
 TEST_P(RealLoopTest, SystemCallsOfAnIdlePoll) {
   const UniqueFd event = make_event();
-  CountingHandler handler;
+  WatchingHandler handler;
   const WatchId id = watch(event, handler);
   settle();
   const std::uint64_t before = loop_->system_calls();

@@ -73,12 +73,12 @@ class NetControlStateTest : public ::testing::Test {
   NetControlOutcome outcome_;
 };
 
-NetConfigureRss rss_of(const RssText& text) {
+NetConfigureRss configure_rss(const RssText& text) {
   const ControlChain guest(text.text(), {1});
   return std::get<NetConfigureRss>(parse_net_control(guest.chain(), false).command);
 }
 
-NetConfigureHash hash_of(std::uint32_t types, std::uint8_t key_bytes) {
+NetConfigureHash configure_hash(std::uint32_t types, std::uint8_t key_bytes) {
   NetConfigureHash command;
   command.hashing.types = types;
   command.hashing.key_bytes = key_bytes;
@@ -117,8 +117,8 @@ TEST_F(NetControlStateTest, each_command_needs_its_feature_and_no_other) {
   expect_needs(NetSetVlan{5, false}, spec::kNetCtrlVlan);
   expect_needs(NetAckAnnounce{}, spec::kNetGuestAnnounce);
   expect_needs(NetSetPairs{2}, spec::kNetMq);
-  expect_needs(rss_of({}), spec::kNetRss);
-  expect_needs(hash_of(1, 40), spec::kNetHashReport);
+  expect_needs(configure_rss({}), spec::kNetRss);
+  expect_needs(configure_hash(1, 40), spec::kNetHashReport);
   expect_needs(NetSetOffloads{0}, spec::kNetCtrlGuestOffloads);
   expect_needs(NetSetCoalescing{true, {1, 2}}, spec::kNetNotfCoal);
   expect_needs(NetSetCoalescing{false, {1, 2}}, spec::kNetNotfCoal);
@@ -208,7 +208,7 @@ TEST_F(NetControlStateTest, pairs_lie_between_one_and_what_there_is) {
 
 TEST_F(NetControlStateTest, rss_sets_table_hash_and_pairs) {
   const RssText text{.unclassified = 3, .table = {3, 0, 1, 0}, .max_tx_vq = 2};
-  expect_taken(rss_of(text));
+  expect_taken(configure_rss(text));
   ASSERT_TRUE(state_.rss.has_value());
   EXPECT_EQ(state_.rss->mask, 3);
   EXPECT_EQ(state_.rss->unclassified_pair, 3);
@@ -217,7 +217,7 @@ TEST_F(NetControlStateTest, rss_sets_table_hash_and_pairs) {
   EXPECT_EQ(state_.hashing.key_bytes, 40);
   EXPECT_EQ(state_.pairs, 2);
   EXPECT_EQ(net_receiving_pairs(state_), 4);
-  expect_taken(rss_of({.mask = 1, .unclassified = 0, .table = {0, 1}}));
+  expect_taken(configure_rss({.mask = 1, .unclassified = 0, .table = {0, 1}}));
   EXPECT_EQ(net_receiving_pairs(state_), 2);
 }
 
@@ -227,59 +227,59 @@ TEST_F(NetControlStateTest, rss_that_names_queues_that_do_not_exist_is_refused) 
     for (std::size_t entry = 0; entry < 4; ++entry) {
       RssText text;
       text.table[entry] = bad;
-      expect_refused(rss_of(text), NetControlRefusal::bad_value);
+      expect_refused(configure_rss(text), NetControlRefusal::bad_value);
     }
-    expect_refused(rss_of({.unclassified = bad}), NetControlRefusal::bad_value);
-    expect_refused(rss_of({.max_tx_vq = bad == 4 ? std::uint16_t{5} : bad}), NetControlRefusal::bad_value);
+    expect_refused(configure_rss({.unclassified = bad}), NetControlRefusal::bad_value);
+    expect_refused(configure_rss({.max_tx_vq = bad == 4 ? std::uint16_t{5} : bad}), NetControlRefusal::bad_value);
   }
-  expect_refused(rss_of({.max_tx_vq = 0}), NetControlRefusal::bad_value);
+  expect_refused(configure_rss({.max_tx_vq = 0}), NetControlRefusal::bad_value);
   limits_ = limits_of(1);
-  expect_refused(rss_of({}), NetControlRefusal::bad_value);
-  expect_taken(rss_of({.mask = 0, .table = {0}, .max_tx_vq = 1}));
+  expect_refused(configure_rss({}), NetControlRefusal::bad_value);
+  expect_taken(configure_rss({.mask = 0, .table = {0}, .max_tx_vq = 1}));
 }
 
 TEST_F(NetControlStateTest, rss_tables_are_a_power_of_two) {
   for (std::uint16_t mask = 0; mask < 128; ++mask) {
     const RssText text{.mask = mask, .table = std::vector<std::uint16_t>(std::size_t{mask} + 1, 0)};
     const bool power = (mask & (mask + 1U)) == 0;
-    EXPECT_EQ(apply(rss_of(text)), power ? NetControlRefusal::none : NetControlRefusal::bad_value) << mask;
+    EXPECT_EQ(apply(configure_rss(text)), power ? NetControlRefusal::none : NetControlRefusal::bad_value) << mask;
   }
-  NetConfigureRss too_long = rss_of({});
+  NetConfigureRss too_long = configure_rss({});
   too_long.table.mask = 255;
   expect_refused(too_long, NetControlRefusal::bad_value);
 }
 
 TEST_F(NetControlStateTest, hash_types_are_among_the_offered_and_have_a_key) {
   limits_.hash_types = 0x3f;
-  expect_refused(rss_of({.types = 0x40}), NetControlRefusal::bad_value);
-  expect_refused(hash_of(0x41, 40), NetControlRefusal::bad_value);
-  expect_refused(hash_of(0x80000001, 40), NetControlRefusal::bad_value);
-  expect_refused(hash_of(0x3f, 0), NetControlRefusal::bad_value);
-  expect_refused(rss_of({.key_length = 0, .key_bytes = 0}), NetControlRefusal::bad_value);
-  expect_taken(rss_of({.types = 0, .key_length = 0, .key_bytes = 0}));
-  expect_taken(hash_of(0x3f, 40));
-  expect_taken(hash_of(0x3f, 1));
-  EXPECT_EQ(state_.hashing, hash_of(0x3f, 1).hashing);
-  expect_taken(hash_of(0, 0));
+  expect_refused(configure_rss({.types = 0x40}), NetControlRefusal::bad_value);
+  expect_refused(configure_hash(0x41, 40), NetControlRefusal::bad_value);
+  expect_refused(configure_hash(0x80000001, 40), NetControlRefusal::bad_value);
+  expect_refused(configure_hash(0x3f, 0), NetControlRefusal::bad_value);
+  expect_refused(configure_rss({.key_length = 0, .key_bytes = 0}), NetControlRefusal::bad_value);
+  expect_taken(configure_rss({.types = 0, .key_length = 0, .key_bytes = 0}));
+  expect_taken(configure_hash(0x3f, 40));
+  expect_taken(configure_hash(0x3f, 1));
+  EXPECT_EQ(state_.hashing, configure_hash(0x3f, 1).hashing);
+  expect_taken(configure_hash(0, 0));
   EXPECT_EQ(state_.hashing, NetHashing{});
 }
 
 TEST_F(NetControlStateTest, the_last_multiqueue_command_counts) {
   expect_taken(NetSetPairs{3});
-  expect_taken(rss_of({.max_tx_vq = 2}));
-  expect_taken(hash_of(1, 40));
+  expect_taken(configure_rss({.max_tx_vq = 2}));
+  expect_taken(configure_hash(1, 40));
   EXPECT_FALSE(state_.rss.has_value());
   EXPECT_EQ(state_.pairs, 2);
-  expect_taken(rss_of({}));
+  expect_taken(configure_rss({}));
   expect_taken(NetSetPairs{3});
   EXPECT_FALSE(state_.rss.has_value());
-  expect_taken(rss_of({}));
-  EXPECT_NE(state_.hashing, hash_of(1, 40).hashing);
-  expect_taken(hash_of(1, 40));
+  expect_taken(configure_rss({}));
+  EXPECT_NE(state_.hashing, configure_hash(1, 40).hashing);
+  expect_taken(configure_hash(1, 40));
   expect_taken(NetSetPairs{4});
   EXPECT_EQ(state_.pairs, 4);
   EXPECT_FALSE(state_.rss.has_value());
-  EXPECT_EQ(state_.hashing, hash_of(1, 40).hashing) << "a change of pairs ended hash reports";
+  EXPECT_EQ(state_.hashing, configure_hash(1, 40).hashing) << "a change of pairs ended hash reports";
 }
 
 TEST_F(NetControlStateTest, offloads_are_among_the_negotiated) {
@@ -393,7 +393,7 @@ NetDriverState full_state() {
   for (const std::uint16_t id : {0, 5, 4095}) {
     apply(NetSetVlan{id, true});
   }
-  apply(rss_of({.unclassified = 1, .table = {3, 2, 1, 0}, .max_tx_vq = 3}));
+  apply(configure_rss({.unclassified = 1, .table = {3, 2, 1, 0}, .max_tx_vq = 3}));
   apply(NetSetOffloads{spec::kNetGuestCsum});
   apply(NetSetCoalescing{true, {1, 2}});
   apply(NetSetCoalescing{false, {3, 4}});
@@ -533,7 +533,7 @@ TEST_F(NetStateFormTest, a_state_that_the_device_here_could_not_be_in_is_refused
     EXPECT_NE(error_of(bytes, kAll & ~feature), "") << feature;
   }
   NetDriverState hashing = NetDriverState::after_reset(kAll, mac_of(1));
-  hashing.hashing = hash_of(1, 40).hashing;
+  hashing.hashing = configure_hash(1, 40).hashing;
   EXPECT_EQ(error_of(save_net_state(hashing), kAll & ~spec::kNetRss), "");
   EXPECT_NE(error_of(save_net_state(hashing), kAll & ~(spec::kNetRss | spec::kNetHashReport)), "");
   NetDriverState coalescing = NetDriverState::after_reset(kAll, mac_of(1));

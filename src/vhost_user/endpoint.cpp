@@ -29,6 +29,8 @@ namespace ringway::vhost_user {
 
 namespace {
 
+// Who opens one session after the other, as `ringway check` does, has the next one waiting each time.
+constexpr Duration kToldOfWaitingPause = Duration::seconds(60);
 constexpr Duration kFirstPause = Duration::milliseconds(10);
 constexpr Duration kLongestPause = Duration::seconds(1);
 // After a session that held up a worker, doubled with each further one: what it did to its neighbours it may try again. A
@@ -121,7 +123,7 @@ class SocketEndpoint final : public Endpoint, private FdHandler, private TimerHa
   const std::shared_ptr<ForeignHoldings> holdings_ = ForeignHoldings::create(device_.ring_count());
   ForeignFd listener_;
   const std::shared_ptr<SocketLog> log_ = std::make_shared<SocketLog>(device_.name());
-  bool told_of_waiting_ = false;  // in this session
+  Instant told_of_waiting_ = {INT64_MIN};  // when it was last said that another one waits
   WatchId watch_;
   LettingGo letting_go_{*this};
   Duration pause_ = kFirstPause;
@@ -226,8 +228,9 @@ void SocketEndpoint::find_front_end() {
   if (session_ != nullptr) {
     // Called without need as well (a timer, a late event of the front-end that is being served), so the backlog decides.
     pollfd backlog{.fd = listener_.get(), .events = POLLIN, .revents = 0};
-    if (listener_ && !told_of_waiting_ && ::poll(&backlog, 1, 0) == 1) {
-      told_of_waiting_ = true;
+    const Instant now = clock_now();
+    if (listener_ && now - told_of_waiting_ >= kToldOfWaitingPause && ::poll(&backlog, 1, 0) == 1) {
+      told_of_waiting_ = now;
       log_->info(fmt::format("{}: another front-end has connected and waits: a socket serves one at a time", place()));
     }
     return;
@@ -277,7 +280,6 @@ void SocketEndpoint::try_again_later() {
 void SocketEndpoint::begin_session(UniqueFd socket) {
   ++sessions_;
   began_ = clock_now();
-  told_of_waiting_ = false;
   log_->info(fmt::format("{}: a front-end has connected", place()));
   loop_.set_timer(letting_go_, began_ + kLettingGoPause);
   session_ = BackendSession::create(

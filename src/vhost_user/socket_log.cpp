@@ -20,19 +20,19 @@ bool LineBudget::may_write(Instant now) noexcept {
 }
 
 void SocketLog::info(const std::string& text) {
-  if (may_write()) {
+  if (may_write(infos_)) {
     spdlog::info("{}: {}", device_, text);
   }
 }
 
 void SocketLog::warn(const std::string& text) {
-  if (may_write()) {
+  if (may_write(warnings_)) {
     spdlog::warn("{}: {}", device_, text);
   }
 }
 
-bool SocketLog::may_write() {
-  const bool may = budget_.may_write(clock_now());
+bool SocketLog::may_write(LineBudget& budget) {
+  const bool may = budget.may_write(clock_now());
   if (may) {
     tell_left_out();
   }
@@ -40,9 +40,9 @@ bool SocketLog::may_write() {
 }
 
 void SocketLog::tell_left_out() {
-  if (const std::uint64_t lines = budget_.take_left_out(); lines != 0) {
-    spdlog::warn("{}: {} more lines about its socket were left out ({} in {} s are written)", device_, lines,
-                 LineBudget::kLines, LineBudget::kPeriod.ns / Duration::seconds(1).ns);
+  if (const std::uint64_t lines = infos_.take_left_out() + warnings_.take_left_out(); lines != 0) {
+    spdlog::warn("{}: {} more lines about its socket were left out ({} of news and as many warnings in {} s are written)",
+                 device_, lines, LineBudget::kLines, LineBudget::kPeriod.ns / Duration::seconds(1).ns);
   }
 }
 

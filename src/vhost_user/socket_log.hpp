@@ -41,11 +41,13 @@ class SocketLog {
   void warn(const std::string& text);
 
  private:
-  [[nodiscard]] bool may_write();
+  [[nodiscard]] bool may_write(LineBudget& budget);
   void tell_left_out();
 
   const std::string device_;
-  LineBudget budget_;
+  // Apart, so that who connects often can't keep warnings out.
+  LineBudget infos_;
+  LineBudget warnings_;
 };
 
 }  // namespace ringway::vhost_user

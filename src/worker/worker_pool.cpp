@@ -243,7 +243,8 @@ void WorkerPool::Worker::decide(bool worked) noexcept {
   }
   // A turn that finds nothing reads no clock as a rule, so nothing has changed for the policy.
   if (!worked && decision_.action == PollAction::spin &&
-      (context.now < decision_.until || idle_turns_ % kIdleTurnsPerClockRead != kIdleTurnsPerClockRead - 1)) {
+      (context.now < std::min(decision_.until, pressure_next_) ||
+       idle_turns_ % kIdleTurnsPerClockRead != kIdleTurnsPerClockRead - 1)) {
     return;
   }
   if (RW_UNLIKELY(context.now >= pressure_next_)) {
@@ -409,6 +410,7 @@ Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& 
   static_cast<void>(sigaction(kInterruptSignal, &interrupt, nullptr));
   auto pool = std::unique_ptr<WorkerPool>(new WorkerPool);
   pool->engine_reason_ = choice.reason;
+  pool->poll_ = policy.to_string();
   for (std::uint32_t i = 0; i < options.workers; ++i) {
     std::optional<int> cpu;
     if (!options.cpus.empty()) {
@@ -452,6 +454,7 @@ Result<> WorkerPool::set_poll(const std::string& text) {
   for (const auto& worker : workers_) {
     worker->set_poll(policy);
   }
+  poll_ = policy.to_string();
   return {};
 }
 
@@ -460,6 +463,7 @@ std::vector<WorkerStats> WorkerPool::stats() const {
   all.reserve(workers_.size());
   for (const auto& worker : workers_) {
     all.push_back(worker->stats());
+    all.back().policy = poll_;
   }
   return all;
 }

@@ -31,7 +31,8 @@ struct WorkerStats {
   std::uint64_t sleeps = 0;
   std::uint64_t system_calls = 0;
   std::uint64_t cpu_ns = 0;             // of the thread
-  PollOutcome poll;                     // what came of its policy's decisions
+  std::string policy = {};              // its poll policy, as parse_poll_policy() takes it
+  PollOutcome poll;                     // what came of its decisions
   std::uint32_t pressure_permille = 0;  // how much of the last milliseconds it wanted to run and could not
   std::string engine;
 };
@@ -57,6 +58,8 @@ class WorkerPool {
   void look();
   // Changes the policy of all workers while they run. Errors: as parse_poll_policy().
   [[nodiscard]] Result<> set_poll(const std::string& text);
+  // In its full form.
+  [[nodiscard]] const std::string& poll() const { return poll_; }
 
  private:
   class Worker;
@@ -65,6 +68,7 @@ class WorkerPool {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<WorkerPort> ports_;
   std::string engine_reason_;
+  std::string poll_;
   std::vector<std::uint64_t> spun_in_vain_;  // by worker, at the last look()
 };
 

@@ -19,16 +19,16 @@ using test::GuestBuffer;
 using test::TestRequest;
 
 constexpr std::uint64_t kSlice = limits::kCopySliceBytes;
-constexpr std::uint64_t kDiskBytes = 16 * kSlice;
+constexpr std::uint64_t kCopiedDiskBytes = 16 * kSlice;
 
 class SlicedCopy : public testing::TestWithParam<const char*> {
  protected:
   SlicedCopy() {
     if (std::string(GetParam()) == "ram") {
-      store_ = *make_ram_store({.capacity_bytes = kDiskBytes});
+      store_ = *make_ram_store({.capacity_bytes = kCopiedDiskBytes});
     } else {
       BlkStoreOptions options;
-      options.path = directory_.make_file("disk", kDiskBytes);
+      options.path = directory_.make_file("disk", kCopiedDiskBytes);
       options.engine = BlkEngine::inline_;
       options.direct = false;
       store_ = std::move(make_blk_store(options)->store);
@@ -45,11 +45,11 @@ class SlicedCopy : public testing::TestWithParam<const char*> {
     return count;
   }
   void fill_disk(std::uint64_t word) {
-    GuestBuffer buffer(kDiskBytes);
+    GuestBuffer buffer(kCopiedDiskBytes);
     buffer.fill(word);
     TestRequest write;
     write.data(BlkOpcode::out, 0, buffer).submit(*channel_);
-    EXPECT_EQ(polls(write), kDiskBytes / kSlice);
+    EXPECT_EQ(polls(write), kCopiedDiskBytes / kSlice);
     EXPECT_EQ(write.status(), spec::kBlkStatusOk);
   }
   bool disk_is(std::uint64_t word, std::uint64_t offset, std::uint64_t bytes) {
