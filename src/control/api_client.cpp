@@ -38,7 +38,7 @@ std::string patience_text(Duration patience) {
                                     : fmt::format("{} ms", patience.ns / 1'000'000);
 }
 
-// Errors: -ENOENT: nobody is there.
+// Errors: ENOENT: nobody is there.
 Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
