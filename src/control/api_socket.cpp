@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 namespace ringway {
 namespace {
@@ -33,6 +34,17 @@ Result<UniqueFd> listen_at(const std::string& path) {
     return fail_errno(code, fmt::format("can't listen on the socket {}", path));
   }
   return listener;
+}
+
+// The first one that the environment names.
+std::optional<std::string> directory_in(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value != '/') {
+    return std::nullopt;
+  }
+  // systemd separates several directories by colons.
+  const std::string directories = value;
+  return directories.substr(0, directories.find(':'));
 }
 
 }  // namespace
@@ -61,16 +73,12 @@ Result<ApiSocket> ApiSocket::create(const std::string& path) {
 }
 
 std::string default_api_path() {
+  std::optional<std::string> directory = directory_in("RUNTIME_DIRECTORY");
   // What root serves is the system's, though root may have a login session.
-  for (const char* variable : {"RUNTIME_DIRECTORY", geteuid() == 0 ? nullptr : "XDG_RUNTIME_DIR"}) {
-    const char* value = variable == nullptr ? nullptr : std::getenv(variable);
-    if (value != nullptr && *value == '/') {
-      // systemd separates several directories by colons.
-      const std::string directories = value;
-      return directories.substr(0, directories.find(':')) + "/ringway.sock";
-    }
+  if (!directory && geteuid() != 0) {
+    directory = directory_in("XDG_RUNTIME_DIR");
   }
-  return "/run/ringway.sock";
+  return directory.value_or("/run") + "/ringway.sock";
 }
 
 std::vector<std::string> api_places() {

@@ -196,6 +196,27 @@ class HeldChannel final : public BlkChannel {
   std::deque<BlkOperation*> held_;
 };
 
+// What such a disk has on one worker.
+struct HeldShare {
+  explicit HeldShare(WorkerContext& worker) : context(worker) { RW_CHECK(context.slots.admit()); }
+  ~HeldShare() { context.slots.dismiss(slots); }
+  HeldShare(const HeldShare&) = delete;
+  HeldShare& operator=(const HeldShare&) = delete;
+
+  WorkerContext& context;
+  BlkChannelCounters counters;
+  HeldChannel channel{counters};
+  BlkSlotShare slots;
+};
+
+// One of one queue.
+class HeldDisk : private HeldShare, public Ring {
+ public:
+  HeldDisk(WorkerContext& worker, std::uint64_t memory_bytes)
+      : HeldShare(worker), Ring(worker, channel, slots, memory_bytes) {}
+  using HeldShare::channel;
+};
+
 class BlkQueueTurn : public ::testing::Test {
  protected:
   static constexpr std::uint32_t kLongest = limits::kRingSizeMax;  // descriptors of one indirect table
@@ -335,15 +356,10 @@ class BlkQueueShare : public BlkQueueTurn, public ::testing::WithParamInterface<
   static constexpr std::uint32_t kDepth = 128;
 
   BlkQueueShare() {
-    RW_CHECK(context_.slots.admit());
     for (std::size_t i = 0; i < kQueues; ++i) {
-      rings_.push_back(std::make_unique<Ring>(context_, channel_, slots_, 1U << 20U));
+      rings_.push_back(std::make_unique<Ring>(context_, share_.channel, share_.slots, 1U << 20U));
       tables_.push_back(rings_.back()->read_table(3));
     }
-  }
-  ~BlkQueueShare() override {
-    rings_.clear();
-    context_.slots.dismiss(slots_);
   }
 
   // As a worker does it; the disk finishes as many as the test's parameter says.
@@ -351,7 +367,7 @@ class BlkQueueShare : public BlkQueueTurn, public ::testing::WithParamInterface<
     context_.wake_starved();
     static_cast<void>(context_.pump_active());
     context_.publish_finished();
-    channel_.finish(GetParam());
+    share_.channel.finish(GetParam());
   }
   void fill(std::size_t which) {
     Ring& ring = *rings_[which];
@@ -362,9 +378,7 @@ class BlkQueueShare : public BlkQueueTurn, public ::testing::WithParamInterface<
     }
   }
 
-  BlkSlotShare slots_;
-  BlkChannelCounters channel_counters_;
-  HeldChannel channel_{channel_counters_};
+  HeldShare share_{context_};
   std::vector<std::unique_ptr<Ring>> rings_;
   std::vector<GuestAddress> tables_;
 };
@@ -380,7 +394,7 @@ TEST_P(BlkQueueShare, SaturatedQueuesAreServedAlike) {
     }
     turn();
   }
-  ASSERT_TRUE(kQueues * kDepth > slots_.held) << "there was nothing to compete for";
+  ASSERT_TRUE(kQueues * kDepth > share_.slots.held) << "there was nothing to compete for";
   const std::uint64_t mean = all / kQueues;
   for (const auto& ring : rings_) {
     EXPECT_GE(ring->reads(), mean * 3 / 4);
@@ -415,8 +429,8 @@ TEST_P(BlkQueueShare, ModestQueueAmongGreedyOnes) {
     longest = std::max(longest, ++waited);
   }
   // One round of those that wait already, then all that the disk held before it.
-  EXPECT_LE(longest, (kQueues + slots_.held) / GetParam() + kQueues + 2);
-  channel_.finish(kQueues * kDepth);
+  EXPECT_LE(longest, (kQueues + share_.slots.held) / GetParam() + kQueues + 2);
+  share_.channel.finish(kQueues * kDepth);
   for (std::uint32_t turns = 0; turns < kQueues * kDepth + 16; ++turns) {
     turn();
   }
@@ -517,101 +531,80 @@ TEST_F(BlkQueueTurn, MemoryThatIsNamedAgainAndAgainIsLoggedOnce) {
 
 // What hangs is seen once a second, and told of once; what follows it doesn't hide it.
 TEST_F(BlkQueueTurn, ARequestThatHangsIsSeenAndTold) {
-  BlkChannelCounters counters;
-  HeldChannel channel(counters);
-  BlkSlotShare slots;
-  RW_CHECK(context_.slots.admit());
-  {
-    Ring ring(context_, channel, slots, 1U << 20U);
-    const GuestAddress table = ring.read_table(3);
-    ring.submit(table, 3, 2);
-    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
-    Instant now = Instant{} + Duration::seconds(100);
-    const auto look_for = [&](int seconds) {
-      for (int i = 0; i < seconds; ++i) {
-        now = now + Duration::seconds(1);
-        ring.safety_look(now);
-      }
-    };
-    look_for(1);
-    EXPECT_EQ(ring.ring_stats().in_flight, 2U);
-    EXPECT_EQ(ring.ring_stats().oldest_in_flight, Duration{});
-    ring.submit(table, 3);
-    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
-    look_for(4);
-    EXPECT_EQ(ring.ring_stats().in_flight, 3U);
-    EXPECT_EQ(ring.ring_stats().oldest_in_flight, Duration::seconds(4));
-    EXPECT_TRUE(ring.stalls.empty());
-    look_for(3);
-    ASSERT_EQ(ring.stalls.size(), 1U);
-    EXPECT_EQ(ring.stalls[0], std::pair(3U, Duration::seconds(5)));
-    // The two oldest end; the one that came after them has been there for as long, but for one look.
-    channel.finish(2);
-    look_for(1);
-    EXPECT_EQ(ring.ring_stats().in_flight, 1U);
-    EXPECT_EQ(ring.stalls.size(), 2U);
-    EXPECT_EQ(ring.stalls[1].second, Duration{});
-    look_for(5);
-    ASSERT_EQ(ring.stalls.size(), 3U);
-    EXPECT_EQ(ring.stalls[2].first, 1U);
-    channel.finish(1);
-    look_for(1);
-    EXPECT_EQ(ring.ring_stats().in_flight, 0U);
-    EXPECT_EQ(ring.stalls.size(), 4U);
-  }
-  context_.slots.dismiss(slots);
+  HeldDisk disk(context_, 1U << 20U);
+  const GuestAddress table = disk.read_table(3);
+  disk.submit(table, 3, 2);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  Instant now = Instant{} + Duration::seconds(100);
+  const auto look_for = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      now = now + Duration::seconds(1);
+      disk.safety_look(now);
+    }
+  };
+  look_for(1);
+  EXPECT_EQ(disk.ring_stats().in_flight, 2U);
+  EXPECT_EQ(disk.ring_stats().oldest_in_flight, Duration{});
+  disk.submit(table, 3);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  look_for(4);
+  EXPECT_EQ(disk.ring_stats().in_flight, 3U);
+  EXPECT_EQ(disk.ring_stats().oldest_in_flight, Duration::seconds(4));
+  EXPECT_TRUE(disk.stalls.empty());
+  look_for(3);
+  ASSERT_EQ(disk.stalls.size(), 1U);
+  EXPECT_EQ(disk.stalls[0], std::pair(3U, Duration::seconds(5)));
+  // The two oldest end; the one that came after them has been there for as long, but for one look.
+  disk.channel.finish(2);
+  look_for(1);
+  EXPECT_EQ(disk.ring_stats().in_flight, 1U);
+  EXPECT_EQ(disk.stalls.size(), 2U);
+  EXPECT_EQ(disk.stalls[1].second, Duration{});
+  look_for(5);
+  ASSERT_EQ(disk.stalls.size(), 3U);
+  EXPECT_EQ(disk.stalls[2].first, 1U);
+  disk.channel.finish(1);
+  look_for(1);
+  EXPECT_EQ(disk.ring_stats().in_flight, 0U);
+  EXPECT_EQ(disk.stalls.size(), 4U);
 }
 
 // A busy disk is no stall, however long it is busy.
 TEST_F(BlkQueueTurn, ManyShortRequestsAreNotTakenForALongOne) {
-  BlkChannelCounters counters;
-  HeldChannel channel(counters);
-  BlkSlotShare slots;
-  RW_CHECK(context_.slots.admit());
-  {
-    Ring ring(context_, channel, slots, 1U << 20U);
-    const GuestAddress table = ring.read_table(3);
-    Instant now = Instant{} + Duration::seconds(100);
-    for (int second = 0; second < 30; ++second) {
-      ring.submit(table, 3, 8);
-      EXPECT_EQ(ring.turn(), Queue::Pumped::some);
-      channel.finish(second == 0 ? 0 : 8);
-      now = now + Duration::seconds(1);
-      ring.safety_look(now);
-      EXPECT_EQ(ring.ring_stats().in_flight, 8U);
-      EXPECT_LE(ring.ring_stats().oldest_in_flight, Duration::seconds(1));
-    }
-    EXPECT_TRUE(ring.stalls.empty());
-    channel.finish(8);
+  HeldDisk disk(context_, 1U << 20U);
+  const GuestAddress table = disk.read_table(3);
+  Instant now = Instant{} + Duration::seconds(100);
+  for (int second = 0; second < 30; ++second) {
+    disk.submit(table, 3, 8);
+    EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+    disk.channel.finish(second == 0 ? 0 : 8);
+    now = now + Duration::seconds(1);
+    disk.safety_look(now);
+    EXPECT_EQ(disk.ring_stats().in_flight, 8U);
+    EXPECT_LE(disk.ring_stats().oldest_in_flight, Duration::seconds(1));
   }
-  context_.slots.dismiss(slots);
+  EXPECT_TRUE(disk.stalls.empty());
+  disk.channel.finish(8);
 }
 
 // What completes between two turns is charged to the next ones.
 TEST_F(BlkQueueTurn, WordsOfTheLogThatWereWrittenBetweenTurnsAreOwed) {
-  BlkChannelCounters counters;
-  HeldChannel channel(counters);
-  BlkSlotShare slots;
-  RW_CHECK(context_.slots.admit());
-  {
-    constexpr std::uint32_t kRequests = 40;
-    Ring ring(context_, channel, slots, kLoggedMemory);
-    const Log log(kLoggedMemory);
-    ring.set_log(log.log());
-    const GuestAddress table = ring.read_table(3, kLoggedRead);
-    ring.submit(table, 3, kRequests);
-    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
-    channel.finish(kRequests);
-    ring.submit(table, 3);
-    for (std::int32_t owed = kRequests * (kLogCost + 1); owed >= limits::kPumpBudget; owed -= limits::kPumpBudget) {
-      EXPECT_EQ(ring.turn(), Queue::Pumped::budget);
-      EXPECT_EQ(channel.in_flight(), 0U);
-    }
-    EXPECT_EQ(ring.turn(), Queue::Pumped::some);
-    EXPECT_EQ(channel.in_flight(), 1U);
-    channel.finish(1);
+  constexpr std::uint32_t kRequests = 40;
+  HeldDisk disk(context_, kLoggedMemory);
+  const Log log(kLoggedMemory);
+  disk.set_log(log.log());
+  const GuestAddress table = disk.read_table(3, kLoggedRead);
+  disk.submit(table, 3, kRequests);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  disk.channel.finish(kRequests);
+  disk.submit(table, 3);
+  for (std::int32_t owed = kRequests * (kLogCost + 1); owed >= limits::kPumpBudget; owed -= limits::kPumpBudget) {
+    EXPECT_EQ(disk.turn(), Queue::Pumped::budget);
+    EXPECT_EQ(disk.channel.in_flight(), 0U);
   }
-  context_.slots.dismiss(slots);
+  EXPECT_EQ(disk.turn(), Queue::Pumped::some);
+  EXPECT_EQ(disk.channel.in_flight(), 1U);
+  disk.channel.finish(1);
 }
 
 }  // namespace

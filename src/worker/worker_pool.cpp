@@ -42,9 +42,9 @@ constexpr Duration kPressurePeriod = Duration::milliseconds(4);
 
 constexpr Duration kWorkedPeriod = Duration::microseconds(50);
 
-// What a wake-up is taken to cost by how late timed ones are; still later ones were held up by others.
+// What a wake-up is taken to cost by how late timed ones are, at least; those later than CpuPressure::kWakeupMax were held
+// up by others.
 constexpr Duration kLatenessMin = Duration::microseconds(1);
-constexpr Duration kLatenessMax = Duration::microseconds(50);
 
 // What all workers together may spin in vain, in thousandths of a CPU.
 constexpr std::uint32_t kProcessBudgetPermille = 500;
@@ -328,7 +328,7 @@ void WorkerPool::Worker::sleep() noexcept {
     events_ = loop_->wait(context.now, deadline, &context.now);
     if (loop_->sleeps() != sleeps) {
       if (context.now >= due) {
-        lateness_.add(std::clamp<std::int64_t>((context.now - due).ns, 0, kLatenessMax.ns));
+        lateness_.add(std::clamp<std::int64_t>((context.now - due).ns, 0, CpuPressure::kWakeupMax.ns));
         if (lateness_.is_known()) {
           costs_.wake_latency = {std::max(lateness_.mean(), kLatenessMin.ns)};
         }
