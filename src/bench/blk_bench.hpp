@@ -79,8 +79,8 @@ struct BlkBenchOptions {
 };
 
 struct BlkBenchResult {
-  // Rates, over the measured time.
-  std::uint64_t requests = 0;
+  // Over the measured time. Rates and latency are those of requests that ended well; costs are per answer of either kind.
+  std::uint64_t requests = 0;    // that ended well
   std::uint64_t failed = 0;      // status not OK
   std::uint64_t mismatched = 0;  // blocks that `verify` found wrong
   double seconds = 0;
@@ -93,6 +93,7 @@ struct BlkBenchResult {
 
   // CPU, over the measured time.
   double driver_cpu_seconds = 0;   // of the driver threads
+  double driver_run_delay = 0;     // part of the time that the one which had it worst was ready to run without a CPU
   double backend_cpu_seconds = 0;  // of all of the back-end's process; negative if it couldn't be read
   pid_t backend_pid = 0;
 
@@ -118,7 +119,7 @@ void print_blk_bench(const BlkBenchOptions& options, const BlkBenchResult& resul
 [[nodiscard]] nlohmann::json blk_bench_json(const BlkBenchOptions& options, const BlkBenchResult& result);
 
 // Measures and prints (text or one JSON object). Returns the exit code: 0; 1 if it couldn't be measured, a request failed,
-// or a block was wrong. Errors go to `out` too, in JSON as {"error": …}.
+// or a block was wrong. Errors: as report_error.hpp says.
 int run_blk_bench(const BlkBenchOptions& options, std::ostream& out);
 
 }  // namespace ringway

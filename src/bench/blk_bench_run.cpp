@@ -30,6 +30,7 @@
 #include "bench/bench_threads.hpp"
 #include "bench/connect_backend.hpp"
 #include "bench/process_cpu.hpp"
+#include "bench/report_error.hpp"
 #include "driver/blk_driver.hpp"
 #include "loop/clock.hpp"
 
@@ -73,7 +74,7 @@ struct Snapshot {
   Instant time;
   std::uint64_t requests = 0, failed = 0;
   BlkDriverQueue::Counters notifications;
-  Duration cpu, backend_cpu;
+  Duration cpu, run_delay, backend_cpu;
 };
 
 class BenchThread {
@@ -134,14 +135,14 @@ class BenchThread {
   bool measuring_ = false;
   std::uint64_t in_flight_ = 0;
   std::uint64_t sent_ = 0;      // in this pass
-  std::uint64_t requests_ = 0;  // completed, since the thread's start
+  std::uint64_t requests_ = 0;  // that ended well, since the thread's start
   std::uint64_t failed_ = 0;
   std::uint64_t mismatched_ = 0;
   std::array<BlkCompletion, kReapBatch> completions_;  // scratch of turn(), which mustn't clear it for each look
   Instant turn_time_;                                  // the turn's clock read, if it had one
   bool turn_time_valid_ = false;
   Instant warm_until_, run_until_;
-  std::uint64_t requests_seen_ = 0;
+  std::uint64_t answers_seen_ = 0;
   Instant last_progress_;
   Snapshot begin_, end_;
   std::unique_ptr<LatencyHistogram> latency_ = std::make_unique<LatencyHistogram>();
@@ -244,15 +245,15 @@ bool BenchThread::turn(QueueWork& work) noexcept {
   for (const BlkCompletion& completion : std::span(completions_).first(count)) {
     RequestSlot& slot = work.slots[completion.token];
     const bool ok = completion.status == spec::kBlkStatusOk;
-    failed_ += ok ? 0 : 1;
-    ++requests_;
+    ++(ok ? requests_ : failed_);
     --in_flight_;
     if (slot.sent_ns != 0) {
       if (!turn_time_valid_) {
         turn_time_ = clock_now();
         turn_time_valid_ = true;
       }
-      if (measuring_) {
+      // A refusal says nothing of how long a read or write takes.
+      if (measuring_ && ok) {
         latency_->record(turn_time_ - Instant{slot.sent_ns});
       }
     }
@@ -380,8 +381,8 @@ void BenchThread::look_at_clock(Instant now) {
 }
 
 Result<> BenchThread::check_alive(Instant now) {
-  if (requests_ != requests_seen_) {
-    requests_seen_ = requests_;
+  if (requests_ + failed_ != answers_seen_) {
+    answers_seen_ = requests_ + failed_;
     last_progress_ = now;
     return {};
   }
@@ -422,6 +423,7 @@ Snapshot BenchThread::snapshot(bool at_end) const {
     shot.notifications.waits += counters.waits;
   }
   shot.cpu = thread_cpu_time(gettid()).value_or(Duration{});
+  shot.run_delay = thread_run_delay(gettid()).value_or(Duration{});
   shot.backend_cpu = Duration{-1};
   if (backend_pid_ > 0) {
     shot.backend_cpu = process_cpu_time(backend_pid_).value_or(Duration{-1});
@@ -508,6 +510,10 @@ void collect(const std::vector<std::unique_ptr<BenchThread>>& threads, const Blk
     result.iops += seconds > 0 ? static_cast<double>(requests) / seconds : 0;
     result.seconds = std::max(result.seconds, seconds);
     result.driver_cpu_seconds += static_cast<double>((end.cpu - begin.cpu).ns) * 1e-9;
+    if (seconds > 0) {
+      result.driver_run_delay =
+          std::max(result.driver_run_delay, static_cast<double>((end.run_delay - begin.run_delay).ns) * 1e-9 / seconds);
+    }
     result.kicks += end.notifications.kicks - begin.notifications.kicks;
     result.calls += end.notifications.calls - begin.notifications.calls;
     result.sleeps += end.notifications.waits - begin.notifications.waits;
@@ -605,6 +611,9 @@ const char* pattern_name(BlkBenchPattern pattern) {
   return pattern == BlkBenchPattern::random ? "random" : "sequential";
 }
 
+// Of the measured time. Less is what any machine that does something else now and then has.
+constexpr double kStarved = 0.05;
+
 double microseconds(Duration duration) {
   return static_cast<double>(duration.ns) * 1e-3;
 }
@@ -616,6 +625,7 @@ double per_request(double total, std::uint64_t requests) {
 }  // namespace
 
 void print_blk_bench(const BlkBenchOptions& options, const BlkBenchResult& result, std::ostream& out) {
+  const std::uint64_t answers = result.requests + result.failed;
   out << fmt::format("{} {}", pattern_name(options.pattern), direction_name(options.read_percent));
   if (options.read_percent != 0 && options.read_percent != 100) {
     out << fmt::format(" ({} % reads)", options.read_percent);
@@ -630,30 +640,38 @@ void print_blk_bench(const BlkBenchOptions& options, const BlkBenchResult& resul
                      result.in_order ? ", in order" : "");
   out << fmt::format("  rate     {:.0f} IOPS, {:.1f} MB/s over {:.2f} s; {} requests, {} failed\n", result.iops,
                      result.megabytes_per_second, result.seconds, result.requests, result.failed);
-  out << fmt::format("  latency  p50 {:.2f} us, p99 {:.2f}, p99.9 {:.2f}, max {:.2f}, mean {:.2f} ({})\n",
+  out << fmt::format("  latency  p50 {:.2f} us, p99 {:.2f} us, p99.9 {:.2f} us, max {:.2f} us, mean {:.2f} us ({})\n",
                      microseconds(result.latency.percentile(0.5)), microseconds(result.latency.percentile(0.99)),
                      microseconds(result.latency.percentile(0.999)), microseconds(result.latency.maximum()),
                      microseconds(result.latency.mean()),
                      result.latency_every == 1 ? std::string("every request measured")
                                                : fmt::format("one request in {} measured", result.latency_every));
   out << fmt::format("  CPU      driver {:.2f} s ({:.0f} ns a request)", result.driver_cpu_seconds,
-                     per_request(result.driver_cpu_seconds * 1e9, result.requests));
+                     per_request(result.driver_cpu_seconds * 1e9, answers));
   if (result.backend_cpu_seconds >= 0) {
     out << fmt::format("; back-end (pid {}) {:.2f} s ({:.0f} ns a request, idle polling included if it polls)\n",
                        result.backend_pid, result.backend_cpu_seconds,
-                       per_request(result.backend_cpu_seconds * 1e9, result.requests));
+                       per_request(result.backend_cpu_seconds * 1e9, answers));
   } else {
     out << "; the back-end's can't be read (give its pid)\n";
   }
   out << fmt::format("  notified kicks {} ({:.4f} a request), calls {} ({:.4f} a request), sleeps {}\n", result.kicks,
-                     per_request(static_cast<double>(result.kicks), result.requests), result.calls,
-                     per_request(static_cast<double>(result.calls), result.requests), result.sleeps);
+                     per_request(static_cast<double>(result.kicks), answers), result.calls,
+                     per_request(static_cast<double>(result.calls), answers), result.sleeps);
+  if (result.driver_run_delay >= kStarved) {
+    out << fmt::format(
+        "  note     the driver waited {:.0f} % of the time for a CPU that others held: the rate is lower and the latency "
+        "higher "
+        "than the back-end's own; give it a CPU to itself (--cpus)\n",
+        result.driver_run_delay * 100);
+  }
   if (options.verify) {
     out << fmt::format("  verify   {} wrong block(s); the rates above include the checking\n", result.mismatched);
   }
 }
 
 nlohmann::json blk_bench_json(const BlkBenchOptions& options, const BlkBenchResult& result) {
+  const std::uint64_t answers = result.requests + result.failed;
   nlohmann::json json = {{"workload",
                           {{"pattern", pattern_name(options.pattern)},
                            {"read_percent", options.read_percent},
@@ -686,12 +704,13 @@ nlohmann::json blk_bench_json(const BlkBenchOptions& options, const BlkBenchResu
                            {"max", result.latency.maximum().ns}}},
                          {"cpu",
                           {{"driver_seconds", result.driver_cpu_seconds},
-                           {"driver_ns_per_request", per_request(result.driver_cpu_seconds * 1e9, result.requests)}}},
+                           {"driver_run_delay", result.driver_run_delay},
+                           {"driver_ns_per_request", per_request(result.driver_cpu_seconds * 1e9, answers)}}},
                          {"notifications", {{"kicks", result.kicks}, {"calls", result.calls}, {"sleeps", result.sleeps}}}};
   if (result.backend_cpu_seconds >= 0) {
     json["cpu"]["backend_pid"] = result.backend_pid;
     json["cpu"]["backend_seconds"] = result.backend_cpu_seconds;
-    json["cpu"]["backend_ns_per_request"] = per_request(result.backend_cpu_seconds * 1e9, result.requests);
+    json["cpu"]["backend_ns_per_request"] = per_request(result.backend_cpu_seconds * 1e9, answers);
   }
   return json;
 }
@@ -699,11 +718,7 @@ nlohmann::json blk_bench_json(const BlkBenchOptions& options, const BlkBenchResu
 int run_blk_bench(const BlkBenchOptions& options, std::ostream& out) {
   const auto result = std::make_unique<BlkBenchResult>();
   if (const Result<> outcome = measure_blk(options, *result); !outcome) {
-    if (options.json) {
-      out << nlohmann::json{{"error", outcome.error().message}}.dump() << '\n';
-    } else {
-      out << "error: " << outcome.error().message << '\n';
-    }
+    report_error(outcome.error().message, options.json, out);
     return 1;
   }
   if (options.json) {

@@ -9,6 +9,7 @@
 
 #include "bench/blk_check_rules.hpp"
 #include "bench/connect_backend.hpp"
+#include "bench/report_error.hpp"
 #include "loop/clock.hpp"
 
 namespace ringway {
@@ -171,7 +172,8 @@ int run_blk_check(const BlkCheckOptions& options, std::ostream& out) {
   }
   Context context{.options = options};
   if (const Result<> learned = learn(context); !learned) {
-    return check::report_error(learned.error().message, options.json, out);
+    report_error(learned.error().message, options.json, out);
+    return 2;
   }
   return check::run_groups<Rule>(groups, context, wanted, out, judge);
 }

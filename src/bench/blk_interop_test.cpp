@@ -141,6 +141,7 @@ TEST_F(BlkInterop, RefusesWhatTheDiskCannot) {
     return;
   }
   BlkBenchOptions bench = options();
+  bench.json = true;
   bench.read_percent = 0;
   std::ostringstream out;
   EXPECT_EQ(run_blk_bench(bench, out), 1);

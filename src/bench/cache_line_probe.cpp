@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/fence.hpp"
+#include "bench/report_error.hpp"
 #include "loop/clock.hpp"
 
 namespace ringway {
@@ -129,7 +130,7 @@ Result<CacheLineRoundTrip> measure_cache_line_round_trip(int first_cpu, int seco
 int run_cache_line_probe(int first_cpu, int second_cpu, bool json, std::ostream& out) {
   const Result<CacheLineRoundTrip> result = measure_cache_line_round_trip(first_cpu, second_cpu);
   if (!result) {
-    out << "error: " << result.error().message << '\n';
+    report_error(result.error().message, json, out);
     return 1;
   }
   if (json) {

@@ -7,6 +7,8 @@
 #include <ostream>
 #include <utility>
 
+#include "bench/report_error.hpp"
+
 namespace ringway::check {
 namespace {
 
@@ -58,9 +60,10 @@ void Report::leave_out(const char* rules, const char* where, const std::string& 
 
 int Report::end() {
   if (!any_) {
-    return report_error(
+    report_error(
         fmt::format("no rule that applies to this back-end has '{}' in its name; --list names all of them", options_.only),
         options_.json, out_);
+    return 2;
   }
   if (options_.json) {
     const nlohmann::json sum = {{"rules", list_}, {"passed", passed_}, {"failed", failed_}, {"skipped", skipped_}};
@@ -69,11 +72,6 @@ int Report::end() {
     out_ << fmt::format("{} passed, {} failed, {} skipped\n", passed_, failed_, skipped_);
   }
   return failed_ == 0 ? 0 : 1;
-}
-
-int report_error(const std::string& message, bool json, std::ostream& out) {
-  out << (json ? nlohmann::json{{"error", message}}.dump() : "error: " + message) << '\n';
-  return 2;
 }
 
 int list_rules(std::span<const Listed> rules, const Report::Options& options, std::ostream& out) {
@@ -91,7 +89,8 @@ int list_rules(std::span<const Listed> rules, const Report::Options& options, st
     }
   }
   if (!any) {
-    return report_error(fmt::format("no rule has '{}' in its name", options.only), options.json, out);
+    report_error(fmt::format("no rule has '{}' in its name", options.only), options.json, out);
+    return 2;
   }
   if (options.json) {
     out << nlohmann::json{{"rules", list}}.dump(2) << '\n';

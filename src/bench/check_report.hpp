@@ -48,9 +48,6 @@ class Report {
   bool any_ = false;
 };
 
-// Says why there is nothing to say of a back-end. The exit code.
-int report_error(const std::string& message, bool json, std::ostream& out);
-
 // "split: used length of a read": of a rule that is tried with each layout of a ring, else its name alone.
 template <typename Rule>
 [[nodiscard]] std::string name_of(const Rule& rule, bool packed) {

@@ -102,7 +102,7 @@ Result<> DataplaneThread::run() {
       RW_TRY(wait(now));
     }
   }
-  return failed_ == 0 ? Result<>() : fail(fmt::format("{} of {} requests failed", failed_, requests_));
+  return failed_ == 0 ? Result<>() : fail(fmt::format("{} of {} requests failed", failed_, requests_ + failed_));
 }
 
 bool DataplaneThread::turn(DataplaneJob& job) noexcept {
@@ -110,8 +110,7 @@ bool DataplaneThread::turn(DataplaneJob& job) noexcept {
   if (job.driver->queue(0).reap(completion) == 0) {
     return false;
   }
-  failed_ += completion[0].status == spec::kBlkStatusOk ? 0 : 1;
-  ++requests_;
+  ++(completion[0].status == spec::kBlkStatusOk ? requests_ : failed_);
   --in_flight_;
   if (!stopping_) {
     send(job);

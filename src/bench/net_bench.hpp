@@ -122,7 +122,7 @@ void print_net_bench(const NetBenchOptions& options, const NetBenchResults& resu
 [[nodiscard]] nlohmann::json net_bench_json(const NetBenchOptions& options, const NetBenchResults& results);
 
 // Measures each length and prints (text or one JSON object). Returns the exit code: 0; 1 if it couldn't be measured, or used
-// buffers made no sense. Loss is a figure, and no failure. Errors go to `out` too, in JSON as {"error": …}.
+// buffers made no sense. Loss is a figure, and no failure. Errors: as report_error.hpp says.
 int run_net_bench(const NetBenchOptions& options, std::ostream& out);
 
 }  // namespace ringway

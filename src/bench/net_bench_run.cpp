@@ -28,6 +28,7 @@
 #include "bench/bench_threads.hpp"
 #include "bench/connect_backend.hpp"
 #include "bench/process_cpu.hpp"
+#include "bench/report_error.hpp"
 #include "driver/net_driver.hpp"
 #include "loop/clock.hpp"
 
@@ -838,8 +839,7 @@ int run_net_bench(const NetBenchOptions& options, std::ostream& out) {
   for (const std::uint32_t bytes : options.frame_bytes) {
     results.push_back(std::make_unique<NetBenchResult>());
     if (const Result<> outcome = measure_net(options, bytes, *results.back()); !outcome) {
-      out << (options.json ? nlohmann::json{{"error", outcome.error().message}}.dump() : "error: " + outcome.error().message)
-          << '\n';
+      report_error(outcome.error().message, options.json, out);
       return 1;
     }
   }

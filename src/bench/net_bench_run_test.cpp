@@ -89,7 +89,9 @@ TEST(NetBench, TellsLossDuplicatesAndReordering) {
 TEST(NetBench, SaysThatNothingCame) {
   const FaultyNetPeer peer(NetPeerFault::second_region_is_lost);
   std::ostringstream out;
-  EXPECT_EQ(run_net_bench(bench_of(peer, NetBenchDirection::rx), out), 1);
+  NetBenchOptions receiving = bench_of(peer, NetBenchDirection::rx);
+  receiving.json = true;
+  EXPECT_EQ(run_net_bench(receiving, out), 1);
   EXPECT_THAT(out.str(), HasSubstr("no frame came: the back-end has nothing to send"));
   NetBenchOptions options = bench_of(peer, NetBenchDirection::tx);
   options.json = true;
@@ -135,6 +137,7 @@ TEST(NetBench, RefusesWhatIsImpossible) {
   const FaultyNetPeer peer(NetPeerFault::none);
   NetBenchOptions options = bench_of(peer, NetBenchDirection::echo);
   options.in_order = true;
+  options.json = true;
   std::ostringstream out;
   EXPECT_EQ(run_net_bench(options, out), 1);
   EXPECT_THAT(out.str(), HasSubstr("doesn't offer in-order completion"));

@@ -9,6 +9,7 @@
 #include "bench/connect_backend.hpp"
 #include "bench/net_check_rules.hpp"
 #include "bench/net_sequence.hpp"
+#include "bench/report_error.hpp"
 #include "loop/clock.hpp"
 
 namespace ringway {
@@ -303,12 +304,14 @@ int run_net_check(const NetCheckOptions& options, std::ostream& out) {
   }
   Context context{.options = options, .port = options.port};
   if (const Result<> learned = learn(context); !learned) {
-    return check::report_error(learned.error().message, options.json, out);
+    report_error(learned.error().message, options.json, out);
+    return 2;
   }
   if (context.port == NetCheckPort::unknown) {
     const Result<NetCheckPort> found = find_port(context);
     if (!found) {
-      return check::report_error(found.error().message, options.json, out);
+      report_error(found.error().message, options.json, out);
+      return 2;
     }
     context.port = *found;
   }

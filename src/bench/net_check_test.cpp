@@ -187,6 +187,7 @@ TEST(NetCheck, WithoutABackendIsAnErrorOfItsOwn) {
   NetCheckOptions options;
   options.socket_path = "/nowhere/net.sock";
   options.patience = {};
+  options.json = true;
   std::ostringstream out;
   EXPECT_EQ(run_net_check(options, out), 2);
   EXPECT_THAT(out.str(), HasSubstr("nothing is at '/nowhere/net.sock'"));

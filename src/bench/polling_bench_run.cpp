@@ -64,7 +64,7 @@ Result<PollingCell> measure_cell(const PollingBenchOptions& options, const std::
   RW_TRY(measure_blk(workload_of(options, target), *result));
   const CpuTicks after = read_cpu_ticks(target.backend_pid);
   if (result->failed != 0) {
-    return fail(fmt::format("{} of {} requests failed", result->failed, result->requests));
+    return fail(fmt::format("{} of {} requests failed", result->failed, result->requests + result->failed));
   }
   if (result->seconds <= 0 || result->backend_cpu_seconds < 0) {
     return fail("the processor time of the back-end can't be read");

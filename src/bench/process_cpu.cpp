@@ -46,10 +46,11 @@ Result<std::int64_t> field(std::string_view text, unsigned skip, const std::stri
   return value;
 }
 
-Result<Duration> schedstat_time(const std::string& directory) {
+// Its first number: time on a CPU; its second: run delay.
+Result<Duration> schedstat_time(const std::string& directory, unsigned which = 0) {
   const std::string path = directory + "/schedstat";
   RW_TRY_ASSIGN(const std::string text, read_small_file(path));
-  RW_TRY_ASSIGN(const std::int64_t ns, field(text, 0, path));
+  RW_TRY_ASSIGN(const std::int64_t ns, field(text, which, path));
   return Duration::nanoseconds(ns);
 }
 
@@ -90,6 +91,10 @@ Result<Duration> thread_cpu_time(pid_t thread) {
     return time;
   }
   return stat_time(directory);
+}
+
+Result<Duration> thread_run_delay(pid_t thread) {
+  return schedstat_time(fmt::format("/proc/self/task/{}", thread), 1);
 }
 
 }  // namespace ringway

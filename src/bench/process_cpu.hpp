@@ -17,4 +17,7 @@ namespace ringway {
 // Of one thread of this process (gettid()).
 [[nodiscard]] Result<Duration> thread_cpu_time(pid_t thread);
 
+// How long that thread was ready to run and had no CPU: its run delay. Errors: a kernel without schedstat.
+[[nodiscard]] Result<Duration> thread_run_delay(pid_t thread);
+
 }  // namespace ringway

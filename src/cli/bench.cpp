@@ -227,7 +227,9 @@ void add_self_options(CLI::App& app, CLI::Option* self, SelfArguments& arguments
   app.add_option("--worker-cpus", arguments.worker_cpus,
                  "With --self: CPUs of the workers, one worker each (default: the last)")
       ->needs(self);
-  app.add_option("--poll", arguments.poll, "With --self: poll policy of the workers")->capture_default_str()->needs(self);
+  app.add_option("--poll", arguments.poll, "With --self: poll policy of the workers, as of serve")
+      ->capture_default_str()
+      ->needs(self);
   app.add_option("--loop", arguments.loop, "With --self: loop of the workers")->capture_default_str()->needs(self);
 }
 
@@ -475,6 +477,12 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* bench = app.add_subcommand("bench", "Measure a back-end");
   bench->require_subcommand(1);
+  bench->footer(
+      "Start here:\n"
+      "  ringway bench blk --self        a disk, without anybody else's\n"
+      "  ringway bench net --self        a network card\n"
+      "  ringway bench polling --quick   what polling gains and costs here\n"
+      "\nringway bench <what> --help tells more.");
   add_cache_line(*bench, exit_code);
   add_bench_net(*bench, exit_code);
   add_bench_polling(*bench, exit_code);

@@ -206,7 +206,8 @@ struct DataplaneArguments {
   std::string runtime, warm_up;  // empty: as `quick` says
   std::optional<std::uint32_t> rounds;
   std::string cpus;
-  SelfArguments self_host;
+  SelfArguments self_host{.worker_cpus = {},
+                          .poll = "never"};  // 128 workers that spin for a core or two would be no placement
   bool quick = false;
   TableForm form;
 };

@@ -103,9 +103,9 @@ TEST(BenchNet, SaysWhatIsWrong) {
     EXPECT_EQ(end.status, 2) << line;
     EXPECT_THAT(end.text, testing::StartsWith(message)) << line;
   }
-  const CommandEnd silent = run_command("bench net --self --port null --direction echo --time 300ms --warm-up 0s");
+  const CommandEnd silent = run_command("bench net --self --port null --direction echo --time 300ms --warm-up 0s", true);
   EXPECT_EQ(silent.status, 1);
-  EXPECT_THAT(silent.text, HasSubstr("error: none of the frames came back"));
+  EXPECT_THAT(silent.text, HasSubstr("ringway: none of the frames came back"));
 }
 
 TEST(BenchNet, HelpTeaches) {

@@ -21,7 +21,7 @@ namespace ringway::cli {
 // What an operator may say of its workers.
 struct SelfArguments {
   std::string worker_cpus;
-  std::string poll = "never", loop = "auto";
+  std::string poll = WorkerPoolOptions{}.poll, loop = "auto";
 };
 // One worker for each CPU named, or one. `driver_cpus`, where the driver's threads run, is filled in if it is empty. Errors
 // name the option.

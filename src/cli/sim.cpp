@@ -76,6 +76,7 @@ void add_sim(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<SimPollArguments>();
   CLI::App* sim = app.add_subcommand("sim", "Try policies in virtual time");
   sim->require_subcommand(1);
+  sim->footer("ringway sim poll --help tells what a recording looks like.");
   CLI::App* poll = sim->add_subcommand("poll", "What each poll policy would have made of recorded work");
   poll->add_option("--trace", arguments->trace, "The recording, see below")->required()->type_name("FILE");
   poll->add_flag("--json", arguments->json, "One JSON object instead of a table");

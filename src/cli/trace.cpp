@@ -166,7 +166,8 @@ int trace(const TraceArguments& arguments) {
     return taken->ended ? kExitFailure : 0;
   }
   if (taken->spans.empty()) {
-    fmt::print("no request {}was followed within {}\n", taken->too_fast != 0 ? "that was slow enough " : "", arguments.time);
+    fmt::print("no request {}was followed {}\n", taken->too_fast != 0 ? "that was slow enough " : "",
+               interrupted != 0 ? "until you stopped it" : "within " + arguments.time);
   }
   fmt::print("{}", stage_table(taken->spans));
   if (taken->too_fast != 0) {
@@ -208,17 +209,19 @@ void add_trace(CLI::App& app, int& exit_code) {
                     "What the daemon has counted since its start, of the one request in 1024 that it always follows");
   command->add_flag("--json", arguments->as_json, "JSON instead of tables");
   command->footer(
-      "Intervals, each up to its stage: waited (the worker saw the kick until it popped the request), parsing, submitting "
-      "(given "
-      "to the store or port; with the turn's others to the kernel), serving (until the store was done), publishing (until "
-      "the "
-      "driver can see it), calling (until it was notified). A polled ring has no kick and a polling driver no call.\n"
+      "Intervals, each up to its stage:\n"
+      "  waited      since the worker saw the kick (a polled ring has none)\n"
+      "  parsing\n"
+      "  submitting  to the store or port; where that is io_uring, with the turn's others to the kernel\n"
+      "  serving     by the store or port\n"
+      "  publishing  until the driver can see it\n"
+      "  calling     until the driver was notified (one that polls isn't)\n"
       "\nExamples:\n"
       "  ringway trace\n"
       "  ringway trace --device vm1 --slower-than 100us --timeline slow.json\n"
       "  ringway trace --every 100 --time 60s --json\n"
       "\nThe same stages are probes in the program: perf list sdt, bpftrace -e 'usdt:ringway:stage_completed { … }'.\n"
-      "Ends with 0; 1 if there is no daemon, or it failed; 2 for a bad command line.");
+      "\nExit status: 0 followed; 1 no daemon, or it failed; 2 bad options.");
   command->callback([arguments, &exit_code] { exit_code = trace(*arguments); });
 }
 

@@ -38,7 +38,7 @@ std::string patience_text(Duration patience) {
                                     : fmt::format("{} ms", patience.ns / 1'000'000);
 }
 
-// Errors: ENOENT: nobody is there.
+// Errors: ENOENT: nobody is there; EACCES: it isn't ours to use.
 Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -65,8 +65,9 @@ Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
                       path));
     }
     if (errno == EACCES) {
-      return fail(
-          fmt::format("'{}': permission denied; only root and the user that the daemon runs as may use the API", path));
+      return std::unexpected(Error{
+          EACCES,
+          fmt::format("'{}': permission denied; only root and the user that the daemon runs as may use the API", path)});
     }
     return fail_errno(errno, fmt::format("can't connect to '{}'", path));
   }
@@ -76,11 +77,18 @@ Result<UniqueFd> connect_to(const std::string& path, Duration timeout) {
 // Where a daemon may be that was started without --api, by us or by the system.
 Result<UniqueFd> find_daemon(Duration timeout) {
   const std::vector<std::string> places = api_places();
+  std::optional<Error> not_ours;
   for (const std::string& place : places) {
     Result<UniqueFd> connection = connect_to(place, timeout);
-    if (connection || connection.error().code != ENOENT) {
+    if (connection || (connection.error().code != ENOENT && connection.error().code != EACCES)) {
       return connection;
     }
+    if (connection.error().code == EACCES && !not_ours) {
+      not_ours = std::move(connection.error());
+    }
+  }
+  if (not_ours) {
+    return std::unexpected(std::move(*not_ours));
   }
   return fail(fmt::format("no ringway answers at {}; start one with `ringway serve`, or name its socket with --api",
                           fmt::join(places, " or ")));

@@ -83,9 +83,11 @@ std::string default_api_path() {
 
 std::vector<std::string> api_places() {
   std::vector<std::string> places{default_api_path()};
-  for (const char* place : {"/run/ringway.sock", "/run/ringway/ringway.sock"}) {
+  const std::string session = geteuid() == 0 ? "/run" : directory_in("XDG_RUNTIME_DIR").value_or("/run");
+  for (const std::string& place :
+       {session + "/ringway.sock", std::string("/run/ringway.sock"), std::string("/run/ringway/ringway.sock")}) {
     if (std::ranges::find(places, place) == places.end()) {
-      places.emplace_back(place);
+      places.push_back(place);
     }
   }
   return places;

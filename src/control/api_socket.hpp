@@ -35,8 +35,8 @@ class ApiSocket {
 // Where the API is when nobody says otherwise: ringway.sock in $RUNTIME_DIRECTORY (systemd's); else, unless we are root, in
 // $XDG_RUNTIME_DIR; else in /run.
 [[nodiscard]] std::string default_api_path();
-// Where a client looks for one, in this order: the above, /run/ringway.sock, and where a unit with RuntimeDirectory=ringway
-// has it.
+// Where a client looks for one, in this order: the above, the login session's, /run/ringway.sock, and where a unit with
+// RuntimeDirectory=ringway has it.
 [[nodiscard]] std::vector<std::string> api_places();
 
 }  // namespace ringway

@@ -194,11 +194,16 @@ TEST_F(Api, StatsWorkersVersion) {
   const auto driver = connect_driver(directory_.file("a.sock"));
   ASSERT_NE(driver, nullptr);
   ASSERT_EQ(transfer(driver->queue(0), spec::kBlkTypeIn, 0).status, spec::kBlkStatusOk);
-  const auto [status, stats] = ask_json("GET", "/v1/stats");
+  auto [status, stats] = ask_json("GET", "/v1/stats");
   EXPECT_EQ(status, 200U);
   EXPECT_EQ(stats[0]["name"], "a");
   EXPECT_EQ(stats[0]["queues"][0]["requests"]["in"], 1);
   EXPECT_EQ(stats[0]["queues"][0]["bytes_in"], 4096);
+  // Latencies are recorded after the driver has its answer, at the end of the worker's turn.
+  for (int i = 0; i < 1000 && stats[0]["latency"]["read"]["count"] == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    stats = ask_json("GET", "/v1/stats").second;
+  }
   EXPECT_EQ(stats[0]["latency"]["read"]["count"], 1);
   const json workers = ask_json("GET", "/v1/workers").second;
   ASSERT_EQ(workers.size(), 2U);

@@ -250,7 +250,9 @@ constexpr std::array kDiskKeys = {
     kModeKey<DiskOptions>,
     DiskKey{{"faults", ValueKind::text, "a list of faults such as short=1/3,eio=1/100,delay=500us,hang@1M", R"("eio=1/100")",
              takes<DiskOptions, set_text<DiskOptions, &DiskOptions::faults>>},
-            "for tests: makes the image misbehave",
+            "for tests: makes the image misbehave: one or several of eio=1/100, delay=500us, hang, short=1/3, eagain=1/10 "
+            "and seed=7; the "
+            "first three may name a kind and a place: eio=1/2:out@4K. Their commas are written twice",
             set_text<DiskOptions, &DiskOptions::faults>,
             get_text<DiskOptions, &DiskOptions::faults>},
 };
@@ -362,8 +364,9 @@ constexpr std::array kNetKeys = {
            [](const NetOptions& net) { return net.source_bytes == 0 ? "off" : fmt::to_string(net.source_bytes); }},
     NetKey{{"switch", ValueKind::text, "a name of letters, digits, '-', '_' and '.', 64 bytes at most", R"("lan0")",
             takes<NetOptions, set_switch_name>},
-           "port: a switch between cards of this process, which is there as long as one of them is. With a tap instead of a "
-           "socket: joins the two",
+           "port: the switch of that name (switch=lan0) between cards of this process, which is there as long as one of "
+           "them is. "
+           "With a tap instead of a socket: joins the two",
            set_switch_name,
            get_text<NetOptions, &NetOptions::on_switch>},
     socket_key<NetOptions>(R"("/run/vm1-net.sock")", "where the VMM finds the card (required, but for an uplink)"),

@@ -103,6 +103,7 @@ void fill_in(const ServedDisk& disk, DiskStatus& status) {
   status.store = disk.device()->store_info();
   status.engine_reason = disk.engine_reason();
   status.serial = disk.device()->serial();
+  status.oldest_in_flight = disk.device()->oldest_in_flight();
 }
 
 void fill_in(const ServedNet& net, NetStatus& status) {

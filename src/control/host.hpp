@@ -62,6 +62,7 @@ struct DiskStatus : DeviceStatus {
   BlkStoreInfo store;         // valid unless opening, and
   std::string engine_reason;  // why this engine, and
   std::string serial;
+  Duration oldest_in_flight;  // of its requests, at least: RingStats::oldest_in_flight
 };
 
 struct NetStatus : DeviceStatus {

@@ -481,7 +481,8 @@ json disk_status_json(const DiskStatus& disk) {
                    {"read_only", disk.store.read_only},
                    {"engine", disk.store.engine},
                    {"engine_reason", disk.engine_reason},
-                   {"serial", disk.serial}});
+                   {"serial", disk.serial},
+                   {"oldest_in_flight_ns", static_cast<std::uint64_t>(disk.oldest_in_flight.ns)}});
   }
   return object;
 }
@@ -595,7 +596,10 @@ std::string devices_table(const json& devices) {
       continue;
     }
     const bool known = member(device, "capacity").is_number();
-    disks.add({text(device, "name"), text(device, "state"),
+    const std::uint64_t oldest_ns = number(device, "oldest_in_flight_ns");
+    const std::string stalled =
+        oldest_ns < static_cast<std::uint64_t>(limits::kStall.ns) ? "" : ", stalled for " + time_text(oldest_ns);
+    disks.add({text(device, "name"), text(device, "state") + stalled,
                known ? bytes_text(number(device, "capacity")) + (flag(device, "read_only") ? " ro" : "") : "-", queues,
                text(device, "engine"), front_end, text(device, "path"), text(device, "socket")});
   }

@@ -202,5 +202,17 @@ TEST(Report, TablesBearAnyJson) {
   EXPECT_THAT(devices_table(nlohmann::json::parse(R"([{}, {"kind": "net"}])")), HasSubstr("-"));
 }
 
+TEST(Report, ADiskThatStallsIsListedAsSuch) {
+  DiskStatus disk;
+  disk.options.name = "a";
+  disk.state = DeviceState::serving;
+  const auto list = [&](Duration oldest) {
+    disk.oldest_in_flight = oldest;
+    return devices_table(nlohmann::json::array({disk_status_json(disk)}));
+  };
+  EXPECT_THAT(list(Duration::seconds(4)), ::testing::Not(HasSubstr("stalled")));
+  EXPECT_THAT(list(Duration::seconds(12)), HasSubstr("serving, stalled for 12.0 s"));
+}
+
 }  // namespace
 }  // namespace ringway

@@ -1,7 +1,9 @@
 #include "device/ring_device.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -90,15 +92,26 @@ RingQueue::Surroundings RingDevice::surroundings(std::uint32_t index, Duration s
               },
           .on_stall =
               [this](std::uint32_t ring, std::uint32_t requests, Duration age) {
-                tell_front_end([ring, requests, age](vhost_user::FrontEndPort& port) {
+                control_.post([this, ring, requests, age] {
                   const std::string in_flight =
                       "ring " + std::to_string(ring) + ": " + std::to_string(requests) + " requests are in flight";
-                  port.warn(age == Duration{}
-                                ? in_flight + ", and they go on"
-                                : in_flight + ", the oldest for " + std::to_string(age.ns / Duration::seconds(1).ns) +
-                                      " s at least: the image's file system or device hangs or is very slow");
+                  const std::string text = age == Duration{}
+                                               ? in_flight + ", and they go on"
+                                               : in_flight + ", the oldest for " +
+                                                     std::to_string(age.ns / Duration::seconds(1).ns) +
+                                                     " s at least: the image's file system or device hangs or is very slow";
+                  // The front-end may have gone since; its requests haven't.
+                  port_ != nullptr ? port_->warn(text) : spdlog::warn("{}: {}", name(), text);
                 });
               }};
+}
+
+Duration RingDevice::oldest_in_flight() const {
+  Duration oldest;
+  for (const RingQueue* queue : queues_) {
+    oldest = std::max(oldest, queue->ring_stats().oldest_in_flight);
+  }
+  return oldest;
 }
 
 void RingDevice::add_queue(RingQueue& queue, const WorkerPort& worker) {

@@ -30,6 +30,8 @@ class RingDevice : public vhost_user::Device {
   // By which records of its requests name it; no other device of this process has it, or had.
   [[nodiscard]] std::uint32_t number() const { return number_; }
   [[nodiscard]] bool attached() const { return port_ != nullptr; }
+  // Of all its queues: RingStats::oldest_in_flight.
+  [[nodiscard]] Duration oldest_in_flight() const;
 
   // --- vhost_user::Device ---
   [[nodiscard]] std::uint32_t ring_count() const final { return static_cast<std::uint32_t>(queues_.size()); }

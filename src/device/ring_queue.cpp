@@ -46,7 +46,7 @@ Result<> RingQueue::begin(WorkerContext& context, vhost_user::RingStart start, s
   error_.set(std::move(start.error));
   broken_ = false;
   enabled_ = start.enabled;
-  unserved_looks_ = 0;
+  unserved_since_ = kServed;
   sigbus_epoch_ = sigbus::epoch();
   if (inflight_.enabled()) {
     replay_ = inflight_.recover(layout);
@@ -444,13 +444,16 @@ bool RingQueue::look() noexcept {
     look_at_in_flight();
   }
   if (!can_pop() || is_active || is_starved || !awaits_kick() || !ring_->has_work()) {
-    unserved_looks_ = 0;
+    unserved_since_ = kServed;
     return false;
   }
-  if (++unserved_looks_ < 2) {
+  // Two looks at a busy queue can both find it between a chain and its kick. What was served meanwhile tells.
+  const std::uint64_t progress = ring_counters_.kicks.get() + ring_counters_.batches.get();
+  if (unserved_since_ != progress) {
+    unserved_since_ = progress;
     return false;
   }
-  unserved_looks_ = 0;
+  unserved_since_ = kServed;
   ring_counters_.lost_kicks.add();
   return true;
 }

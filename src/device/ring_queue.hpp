@@ -250,7 +250,6 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   bool owe_call_ = false;  // signal once whatever the driver's suppression says: after start and a new call fd
   bool inband_call_ = false;
   bool log_used_ring_ = false;
-  std::uint8_t unserved_looks_ = 0;
   std::uint32_t in_flight_ = 0;
   std::uint64_t sigbus_epoch_ = 0;
   std::uint64_t kicked_ = 0;  // when a kick was seen that no pump has followed yet, by the StageClock
@@ -265,7 +264,9 @@ class RingQueue : public Queue, private FdHandler, private TimerHandler {
   std::vector<std::unique_ptr<PinnedMap>> maps_;  // all that something is pinned to, and the current one (last)
   RingAddresses addresses_;
   GuestAddress log_guest_address_;
-  bool resetting_ = false;  // with detach_done_
+  static constexpr std::uint64_t kServed = UINT64_MAX;
+  std::uint64_t unserved_since_ = kServed;  // kicks and batches as of the last safety look, if it found chains waiting
+  bool resetting_ = false;                  // with detach_done_
   bool watches_in_flight_ = false;
   bool stall_told_ = false;
   std::uint32_t lost_base_ = 0;  // of a running ring whose memory was taken away

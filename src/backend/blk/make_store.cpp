@@ -1,7 +1,10 @@
 #include "backend/blk/make_store.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cstdint>
@@ -22,6 +25,18 @@ Result<std::uint64_t> memory_size(std::string_view text, std::uint32_t block_byt
         fmt::format("a disk of '{}' can't be made: its size must be a multiple of its block size, {}", text, block_bytes));
   }
   return bytes;
+}
+
+// Memory is taken as the guest writes, so such a disk works, until the kernel kills somebody for what is missing.
+void warn_of_more_than_there_is(const std::string& path, std::uint64_t bytes) {
+  const auto pages = static_cast<std::uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L));
+  const std::uint64_t memory = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  if (memory != 0 && bytes > memory) {
+    spdlog::warn(
+        "'{}' is more than this machine's memory, {} MiB: a guest that fills it has the kernel end this process or others; "
+        "make it smaller, or use a file",
+        path, memory >> 20U);
+  }
 }
 
 Result<BlkStoreChoice> make_plain_store(const BlkStoreOptions& options, const FileFaults& faults) {
@@ -55,6 +70,7 @@ Result<BlkStoreChoice> make_plain_store(const BlkStoreOptions& options, const Fi
     choice.store = make_null_store({.capacity_bytes = bytes, .block_bytes = block_bytes, .read_only = options.read_only});
   } else {
     choice.reason = "ram: in this process's memory, gone when it ends";
+    warn_of_more_than_there_is(options.path, bytes);
     RW_TRY_ASSIGN(choice.store,
                   make_ram_store({.capacity_bytes = bytes, .block_bytes = block_bytes, .read_only = options.read_only}));
   }
