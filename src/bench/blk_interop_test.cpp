@@ -149,7 +149,7 @@ TEST_F(BlkInterop, RefusesWhatTheDiskCannot) {
   bench.read_percent = 100;
   bench.queues = 3;
   EXPECT_EQ(run_blk_bench(bench, out), 1);
-  EXPECT_THAT(out.str(), HasSubstr("2 queues"));
+  EXPECT_THAT(out.str(), HasSubstr("3 queues were asked for, and the back-end has 2;"));
 }
 
 TEST_F(BlkInterop, BenchNoticesADeadBackend) {

@@ -178,6 +178,16 @@ TEST_F(Trace, SaysWhatIsWrong) {
             std::make_pair(1, std::string("ringway: can't write '/nowhere/t.json': No such file or directory\n")));
   const auto [status, text] = run("trace --api /nowhere.sock");
   EXPECT_EQ(status, 1);
+  // A recording of earlier survives a mistyped path.
+  const std::string timeline = directory_.file("kept.json");
+  std::ofstream(timeline) << "kept";
+  EXPECT_EQ(run("trace --api /nowhere.sock --timeline " + timeline).first, 1);
+  std::string kept;
+  std::ifstream(timeline) >> kept;
+  EXPECT_EQ(kept, "kept");
+  for (const char* const following : {"--device vm1", "--slower-than 1ms", "--time 1s", "--timeline t.json", "--every 2"}) {
+    EXPECT_EQ(trace(std::string("--so-far ") + following).first, 2) << following;
+  }
   EXPECT_THAT(text, StartsWith("ringway: no ringway answers at '/nowhere.sock'"));
   // One client at a time.
   host_->call([](Host& h) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/plain_text.hpp"
 #include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 #include "control/standard_output.hpp"
@@ -14,7 +15,7 @@ namespace ringway::cli {
 void print_error(std::string_view message) {
   // Where nobody reads it, the program must end all the same.
   constexpr Duration kPatience = Duration::seconds(1);
-  StandardOutput(STDERR_FILENO).write(fmt::format("ringway: {}\n", message), kPatience);
+  StandardOutput(STDERR_FILENO).write(fmt::format("ringway: {}\n", plain_text(message)), kPatience);
 }
 
 namespace {

@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/spdlog.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <set>
 
 #include "base/limits.hpp"
+#include "base/plain_text.hpp"
 #include "cli/arguments.hpp"
 #include "cli/commands.hpp"
 #include "cli/cpus.hpp"
@@ -101,7 +104,7 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
   if (!arguments.engine.empty()) {
     RW_TRY_ASSIGN(const BlkEngine engine, of_option("--engine", parse_blk_engine(arguments.engine)));
     for (DiskOptions& disk : config.disks) {
-      if (disk.engine == BlkEngine::automatic) {
+      if (disk.engine == BlkEngine::automatic && is_file_image(disk.path)) {
         disk.engine = engine;
       }
     }
@@ -123,9 +126,21 @@ Result<ServeConfig> configure(const ServeArguments& arguments) {
   return config;
 }
 
+// The message, where the pattern says %*.
+class PlainMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*when*/, spdlog::memory_buf_t& out) override {
+    const std::string text = plain_text({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  [[nodiscard]] std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PlainMessage>(); }
+};
+
 void start_log(const std::string& level) {
   auto logger = std::make_shared<spdlog::logger>("ringway", make_stderr_sink());
-  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PlainMessage>('*').set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %*");
+  logger->set_formatter(std::move(formatter));
   logger->set_level(spdlog::level::from_str(level));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));

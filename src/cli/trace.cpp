@@ -133,27 +133,27 @@ int trace(const TraceArguments& arguments) {
     fmt::print("{}", arguments.as_json ? status->dump(2) + "\n" : table.empty() ? "nothing was followed yet\n" : table);
     return 0;
   }
-  std::ofstream timeline;
-  if (!arguments.timeline.empty()) {
-    timeline.open(arguments.timeline, std::ios::trunc);
-    if (!timeline) {
-      return failed(fail_errno(errno, fmt::format("can't write '{}'", arguments.timeline)).error());
-    }
+  // What can fail fails before the time that it takes, and leaves a recording of earlier alone.
+  const std::string known = arguments.device.empty() ? "/v1/version" : "/v1/devices/" + url_part(arguments.device);
+  if (const Result<json> answer = ask(arguments, "GET", known); !answer) {
+    return failed(answer.error());
   }
-  if (!arguments.device.empty()) {
-    if (const Result<json> device = ask(arguments, "GET", "/v1/devices/" + url_part(arguments.device)); !device) {
-      return failed(device.error());
-    }
+  const auto cannot_write = [&] {
+    return failed(fail_errno(errno, fmt::format("can't write '{}'", arguments.timeline)).error());
+  };
+  if (!arguments.timeline.empty() && !std::ofstream(arguments.timeline, std::ios::app)) {
+    return cannot_write();
   }
   const Result<Taken> taken = follow(arguments, parsed->first, parsed->second);
   if (!taken) {
     return failed(taken.error());
   }
   if (!arguments.timeline.empty()) {
+    std::ofstream timeline(arguments.timeline, std::ios::trunc);
     timeline << chrome_timeline(taken->spans);
     timeline.close();
     if (!timeline) {
-      return failed(fail_errno(errno, fmt::format("can't write '{}'", arguments.timeline)).error());
+      return cannot_write();
     }
   }
   if (arguments.as_json) {
@@ -205,8 +205,13 @@ void add_trace(CLI::App& app, int& exit_code) {
   command->add_option("--device", arguments->device, "Only the disk or network card of that name")->type_name("NAME");
   command->add_option("--timeline", arguments->timeline, "Write a timeline to that file, for Perfetto or chrome://tracing")
       ->type_name("FILE");
-  command->add_flag("--so-far", arguments->no_records,
-                    "What the daemon has counted since its start, of the one request in 1024 that it always follows");
+  CLI::Option* so_far = command->add_flag(
+      "--so-far", arguments->no_records,
+      "What the daemon has counted since its start: the one request in 1024 that it always follows, and what clients had it "
+      "follow");
+  for (const char* following : {"--time", "--every", "--slower-than", "--device", "--timeline"}) {
+    so_far->excludes(command->get_option(following));
+  }
   command->add_flag("--json", arguments->as_json, "JSON instead of tables");
   command->footer(
       "Intervals, each up to its stage:\n"

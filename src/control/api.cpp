@@ -244,6 +244,12 @@ Answer method_not_allowed(const char* allow) {
 
 // --- life ---
 
+// As the library does it. But a NUL would end the name before its end, and "b%00junk" be the device b: that one stays as it
+// is, the name of nothing.
+std::size_t unescape(void* /*none*/, MHD_Connection* /*connection*/, char* text) {
+  return std::strstr(text, "%00") != nullptr ? std::strlen(text) : MHD_http_unescape(text);
+}
+
 Result<> Server::start() {
   // No MHD_USE_ERROR_LOG: what a client does wrong is answered, not logged.
   http_ = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME, 0, nullptr, nullptr,
@@ -252,6 +258,7 @@ Result<> Server::start() {
                            MHD_OPTION_CONNECTION_LIMIT, kApiConnectionsMax,             //
                            MHD_OPTION_CONNECTION_TIMEOUT, kApiIdleSeconds,              //
                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemoryBytes,  //
+                           MHD_OPTION_UNESCAPE_CALLBACK, &unescape, nullptr,            //
                            MHD_OPTION_END);
   if (http_ == nullptr) {
     return fail_errno(errno, "can't start the local API's HTTP server");
@@ -803,8 +810,8 @@ Result<Resize> parse_resize(const std::string& body) {
       wanted.bytes = *size;
     } else {
       return fail(
-          fmt::format("size: {} is not allowed; give bytes, or a size such as \"2G\"; 0 or none "
-                      "only looks at the image again",
+          fmt::format("size: {} is not allowed; give bytes, or a whole number with K, M, G, T or P, such as \"2G\"; 0 or "
+                      "none only looks at the image again",
                       value.dump(-1, ' ', false, json::error_handler_t::replace)));
     }
   }
@@ -820,10 +827,10 @@ void Server::resize(const RequestPointer& request, const std::string& name) {
   // A typing error mustn't cost a guest its data.
   const HostResult<DiskStatus> disk = host_.disk(name);
   if (disk && wanted->bytes != 0 && wanted->bytes < disk->store.capacity_bytes && !wanted->shrink) {
-    request->answer = failure(MHD_HTTP_CONFLICT,
-                              fmt::format("disk '{}' has {} bytes; what lies beyond {} would be lost. If that is meant, "
-                                          "say shrink (ctl resize --shrink)",
-                                          name, disk->store.capacity_bytes, wanted->bytes));
+    request->answer =
+        failure(MHD_HTTP_CONFLICT, fmt::format("disk '{}' has {}; what lies beyond {} would be lost. If that is meant, "
+                                               "say shrink (ctl resize --shrink)",
+                                               name, bytes_text(disk->store.capacity_bytes), bytes_text(wanted->bytes)));
     return;
   }
   host_.resize_disk(name, wanted->bytes, [request, name](HostResult<std::uint64_t> capacity) {

@@ -291,9 +291,8 @@ TEST_F(Api, Resize) {
 
   EXPECT_EQ(
       ask_error("POST", "/v1/disks/a/resize", R"({"size": "big"})"),
-      std::make_pair(
-          400U, std::string("size: \"big\" is not allowed; give bytes, or a size such as \"2G\"; 0 or none only looks at "
-                            "the image again")));
+      std::make_pair(400U, std::string("size: \"big\" is not allowed; give bytes, or a whole number with K, M, G, T or P, "
+                                       "such as \"2G\"; 0 or none only looks at the image again")));
   EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"bytes": 1})"),
             std::make_pair(400U, std::string("unknown key 'bytes'; allowed: size, and shrink (true or false)")));
   EXPECT_EQ(ask_error("POST", "/v1/disks/a/resize", R"({"size": 1001, "shrink": true})").first, 422U);
@@ -308,6 +307,8 @@ TEST_F(Api, Resize) {
 
 TEST_F(Api, ErrorsHaveTheRightStatus) {
   start({test_disk("null:1M", directory_.file("a.sock"), "a")});
+  EXPECT_EQ(ask_error("DELETE", "/v1/disks/a%00junk").first, 404U) << "it is not the disk 'a'";
+  EXPECT_EQ(ask_json("GET", "/v1/disks/%61").first, 200U);
   EXPECT_EQ(ask_error("POST", "/v1/disks", "{"), std::make_pair(400U, std::string("the body is not a JSON object")));
   EXPECT_EQ(ask_error("POST", "/v1/disks", "[1]"), std::make_pair(400U, std::string("the body is not a JSON object")));
   EXPECT_EQ(ask_error("POST", "/v1/disks").first, 400U);

@@ -226,7 +226,9 @@ constexpr std::array kDiskKeys = {
         get_text<DiskOptions, &DiskOptions::serial>},
     DiskKey{{"engine", ValueKind::text, "auto (or automatic), io_uring (or uring), threads or inline", R"("threads")",
              takes<DiskOptions, set_engine>},
-            "how the image is read and written (default: auto, by a probe)",
+            "how the image is read and written: auto (by a probe, the default), io_uring, threads, or inline (by the worker "
+            "itself: "
+            "only for files on tmpfs)",
             set_engine,
             [](const DiskOptions& disk) -> std::string { return to_string(disk.engine); }},
     kConnectKey<DiskOptions>,

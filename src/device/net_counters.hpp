@@ -14,7 +14,7 @@ namespace ringway {
 struct NetTransmitCounters {
   Counter frames, bytes;                      // taken by the port, from the Ethernet header on
   Counter gso_frames;                         // of them
-  Counter discarded;                          // sent while the queue was disabled
+  Counter discarded;                          // sent while the queue was disabled, or the link down
   std::array<Counter, kNetRefusals> refused;  // by NetRefusal
 };
 
@@ -23,7 +23,7 @@ struct NetReceiveCounters {
   Counter gso_frames;             // of them
   Counter checksums_completed;    // in software, for a guest without GUEST_CSUM
   Counter segmented;              // GSO frames cut in software
-  Counter filtered;               // not wanted by the guest
+  Counter filtered;               // not wanted by the guest, or the link was down
   Counter dropped_too_long;       // longer than a buffer that can't be merged, or than all buffers of the ring
   Counter dropped_no_buffers;     // the guest had none
   Counter dropped_unsegmentable;  // GSO that the guest can't take, and that can't be cut

@@ -194,6 +194,7 @@ Result<> NetDevice::set_config(std::uint32_t /*offset*/, std::span<const std::by
 
 void NetDevice::set_link(bool up) {
   if (std::exchange(link_, up) != up) {
+    tell_queues([](const Result<>&) {});
     notify_config_change();
   }
 }
@@ -232,7 +233,8 @@ void NetDevice::tell_queues(vhost_user::Done<> done) {
   const bool reports = (acked_ & spec::kNetHashReport) != 0 && state_.hashing.types != 0;
   const auto rules = std::make_shared<const NetReceiveRules>(NetReceiveRules{
       .filter = filter,
-      .filters = !filter.accepts_everything(),
+      .link = link_,
+      .filters = !link_ || !filter.accepts_everything(),
       .mergeable = (acked_ & spec::kNetMrgRxbuf) != 0,
       .header_bytes = header_bytes_of(acked_),
       .guest_offloads = net_usable_offloads(state_.guest_offloads),
@@ -240,7 +242,8 @@ void NetDevice::tell_queues(vhost_user::Done<> done) {
       .hash_types = reports ? state_.hashing.types : 0,
       .hash_key = reports ? NetHashKey(std::span(state_.hashing.key).first(state_.hashing.key_bytes)) : NetHashKey()});
   const std::uint32_t mtu = (acked_ & spec::kNetMtu) != 0 ? options_.mtu : net_port_->info().mtu_max;
-  const NetTransmitRules transmit{.limits = net_frame_limits(acked_, mtu), .header_bytes = header_bytes_of(acked_)};
+  const NetTransmitRules transmit{
+      .limits = net_frame_limits(acked_, mtu), .link = link_, .header_bytes = header_bytes_of(acked_)};
   auto round = std::make_shared<std::pair<std::size_t, vhost_user::Done<>>>(pairs_.size(), std::move(done));
   for (const auto& pair : pairs_) {
     worker_of(2 * pair->index + 1).executor->post([this, to = pair.get(), rules, transmit, round] {

@@ -81,7 +81,7 @@ void NetReceiveQueue::wake() noexcept {
 }
 
 bool NetReceiveQueue::wants(std::span<const std::byte, NetReceiveFilter::kHeadBytes> head) noexcept {
-  if (rules_->filter.accepts(head)) {
+  if (rules_->accept(head)) {
     return true;
   }
   counters_.filtered.add();
@@ -272,7 +272,7 @@ std::size_t NetReceiveQueue::deliver(std::span<const NetFrame> frames) noexcept 
       (completes_checksum(frame.header) || (frame.header.gso_type != spec::kNetGsoNone && !can_take(frame.header)))) {
     return false;
   }
-  return !rules.filters || rules.filter.accepts(head_of(frame));
+  return !rules.filters || rules.accept(head_of(frame));
 }
 
 namespace {

@@ -22,13 +22,16 @@ namespace ringway {
 // What a driver has negotiated and set, as its receive queues need it. Immutable.
 struct NetReceiveRules {
   NetReceiveFilter filter;
-  bool filters = false;    // the filter refuses anything at all
+  bool link = true;        // down: nothing arrives
+  bool filters = false;    // something may be refused
   bool mergeable = false;  // MRG_RXBUF
   std::size_t header_bytes = spec::kNetHeaderBytes;
   std::uint64_t guest_offloads = 0;  // spec::kNetGuest…
   std::uint32_t pairs = 1;           // in use, if their rings run
   std::uint32_t hash_types = 0;      // spec::kNetHashType… that are reported, in headers of 20 bytes
   NetHashKey hash_key = {};          // for them
+
+  [[nodiscard]] bool accept(NetReceiveFilter::Head head) const noexcept { return link && filter.accepts(head); }
 };
 
 class NetReceiveQueue final : public RingQueue, public NetReceiver {

@@ -193,7 +193,7 @@ bool NetTransmitQueue::send() noexcept {
     return true;
   }
   std::size_t sent = frame_count_;
-  const bool discards = !enabled();
+  const bool discards = !enabled() || !rules_.link;
   lent_ = 0;
   if (sent != 0 && RW_LIKELY(!discards)) {
     sent = channel_->send(std::span(scratch_->frames).first(sent));

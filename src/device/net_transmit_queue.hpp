@@ -16,6 +16,7 @@ namespace ringway {
 // What was negotiated, as a transmit queue needs it.
 struct NetTransmitRules {
   NetFrameLimits limits;
+  bool link = true;  // down: what is sent goes nowhere
   std::size_t header_bytes = spec::kNetHeaderBytes;
 };
 

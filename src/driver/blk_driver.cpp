@@ -157,7 +157,9 @@ Result<std::uint64_t> BlkDriver::choose_features() {
     return fail("the back-end doesn't offer VHOST_USER_PROTOCOL_F_CONFIG; is it a block device?");
   }
   if (options_.queues > negotiated().queues_offered) {
-    return fail(fmt::format("the back-end has {} queues, {} were asked for", negotiated().queues_offered, options_.queues));
+    return fail(fmt::format(
+        "{} queues were asked for, and the back-end has {}; ask for fewer, or give it more (of ringway: queues=)",
+        options_.queues, negotiated().queues_offered));
   }
   RW_TRY(read_config());
   return options_.features;

@@ -263,6 +263,7 @@ class Session final : public BackendSession, private FdHandler, private FrontEnd
   void get_max_mem_slots(Message& message);
   void get_queue_num(Message& message);
   void set_log_base(Message& message);
+  void warn_of_unlogged_memory(std::uint64_t log_bytes);
   void set_log_fd(Message& message);
   void set_vring_num(Message& message);
   void set_vring_base(Message& message);
@@ -926,6 +927,21 @@ void Session::get_max_mem_slots(Message& /*message*/) {
   reply_value(limits::kMemorySlotsMax);
 }
 
+// What is written beyond the bitmap's end goes unlogged, and the migrated guest would find old data there.
+void Session::warn_of_unlogged_memory(std::uint64_t log_bytes) {
+  std::uint64_t end = 0;
+  for (const RegionMap::Region& region : memory_.map()->regions()) {
+    end = std::max(end, region.guest.value + region.bytes);
+  }
+  const std::uint64_t bytes_needed = (end + 8 * DirtyLog::kPageBytes - 1) / (8 * DirtyLog::kPageBytes);
+  if (log_bytes < bytes_needed) {
+    log_->warn(
+        fmt::format("the dirty log has {} bytes, and the guest's memory needs {}: what lies beyond isn't logged, a "
+                    "migration would lose it",
+                    log_bytes, bytes_needed));
+  }
+}
+
 void Session::set_log_base(Message& message) {
   const std::optional<LogDescription> description = decode<LogDescription>(message.payload);
   if (!description || message.fds.empty()) {
@@ -936,6 +952,7 @@ void Session::set_log_base(Message& message) {
   if (!log) {
     return refuse(Fault::failed, log.error().message);
   }
+  warn_of_unlogged_memory(description->bytes);
   log_base_ = std::move(*log);
   apply_log([this] {
     // With LOG_SHMFD this message has a reply of its own, asked for or not.

@@ -879,6 +879,22 @@ TEST_F(SessionTest, LoggingIsOnWhileBothTheLogAndTheBitAreThere) {
   EXPECT_EQ(device.count("set_features"), 1U) << "only the log changed";
 }
 
+// A front-end may know what it does; but a migration that loses pages is worth a line.
+TEST_F(SessionTest, LogThatIsTooSmallForTheMemoryIsWarnedOf) {
+  connect();
+  negotiate();
+  give_memory();
+  const UniqueFd log = make_memory(4096);
+  const auto warns = [&](std::uint64_t bytes) {
+    testing::internal::CaptureStderr();
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(ask(Request::set_log_base, LogDescription{.bytes = bytes, .offset = 0}, {log.get()}), 0U);
+    return testing::internal::GetCapturedStderr() + testing::internal::GetCapturedStdout();
+  };
+  EXPECT_THAT(warns(1), testing::HasSubstr("what lies beyond isn't logged"));
+  EXPECT_THAT(warns(4096), testing::Not(testing::HasSubstr("what lies beyond")));
+}
+
 TEST_F(SessionTest, LogThatItsFileCannotHoldIsRefused) {
   connect();
   negotiate();

@@ -83,6 +83,12 @@ class Host {
   [[nodiscard]] SwitchStats switch_stats() {
     return on_control([&] { return switch_->stats(); });
   }
+  void set_link(std::uint32_t card, bool up) {
+    on_control([&] {
+      cards_[card]->device->set_link(up);
+      return 0;
+    });
+  }
   // The card goes, with its port, and another one comes in its place.
   void replace(std::uint32_t card) {
     std::promise<void> replaced;
@@ -189,6 +195,30 @@ INSTANTIATE_TEST_SUITE_P(Ways, NetSwitch,
                                            Way{"two_adaptive", 2, "adaptive", LoopEngine::automatic},
                                            Way{"two_epoll", 2, "adaptive", LoopEngine::epoll}),
                          [](const auto& way) { return way.param.name; });
+
+// As if a cable were pulled out, whatever the guest makes of what it is shown.
+TEST_P(NetSwitch, NothingPassesACardWhoseLinkIsDown) {
+  Host host(GetParam(), 2);
+  const auto a = host.connect(0);
+  const auto b = host.connect(1);
+  ASSERT_TRUE(a != nullptr && b != nullptr);
+  ASSERT_NO_FATAL_FAILURE(expect_arrives(*a, *b, frame_of(0, 60, 1)));
+  host.set_link(1, false);
+  const auto send = [](NetDriver& from, std::uint32_t number) {
+    NetDriverPair& pair = from.pair(0);
+    ASSERT_TRUE(put(pair.tx, 0, frame_of(number % 2, 60, number)));
+    pair.tx.publish_and_kick();
+    ASSERT_EQ(await_transmitted(pair.tx), 0U);
+  };
+  ASSERT_NO_FATAL_FAILURE(send(*a, 2));
+  ASSERT_NO_FATAL_FAILURE(send(*b, 3));
+  host.set_link(1, true);
+  // The first that arrive are those of afterwards.
+  ASSERT_NO_FATAL_FAILURE(expect_arrives(*a, *b, frame_of(0, 60, 4)));
+  ASSERT_NO_FATAL_FAILURE(expect_arrives(*b, *a, frame_of(1, 60, 5)));
+  EXPECT_EQ(host.stats(1).pairs[0].receive.filtered, 1U);
+  EXPECT_EQ(host.stats(1).pairs[0].transmit.discarded, 1U);
+}
 
 TEST_P(NetSwitch, GuestsReachEachOther) {
   Host host(GetParam(), 2);

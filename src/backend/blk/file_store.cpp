@@ -25,10 +25,10 @@ Result<Choice> choose(const ImageFile& image, BlkEngine wanted, bool loop_has_ur
   switch (wanted) {
     case BlkEngine::io_uring:
       if (!loop_has_uring) {
-        return fail(
-            fmt::format("engine=io_uring for '{}': the workers' loops have no io_uring here; allow it "
-                        "(sysctl kernel.io_uring_disabled, seccomp), or use engine=threads",
-                        image.path));
+        return fail(fmt::format(
+            "engine=io_uring for '{}': the workers' loops have no io_uring (they were told to use epoll, or io_uring is "
+            "forbidden: sysctl kernel.io_uring_disabled, seccomp); use --loop auto, allow it, or use engine=threads",
+            image.path));
       }
       return Choice{wanted, image.nowait
                                 ? "asked for"
@@ -39,8 +39,8 @@ Result<Choice> choose(const ImageFile& image, BlkEngine wanted, bool loop_has_ur
       if (!image.in_memory) {
         return fail(
             fmt::format("engine=inline for '{}': only files in memory (tmpfs, ramfs) can be served so, since a slow disk "
-                        "would stop the whole worker; use engine=io_uring or threads",
-                        image.path));
+                        "would stop the whole worker; leave engine= out, or use engine={}",
+                        image.path, loop_has_uring ? "io_uring or threads" : "threads"));
       }
       return Choice{wanted, "asked for"};
     case BlkEngine::automatic:
@@ -50,7 +50,7 @@ Result<Choice> choose(const ImageFile& image, BlkEngine wanted, bool loop_has_ur
     return Choice{BlkEngine::inline_, "the file is in memory, nothing there can block the worker"};
   }
   if (!loop_has_uring) {
-    return Choice{BlkEngine::threads, "the workers' loops have no io_uring here"};
+    return Choice{BlkEngine::threads, "the workers' loops have no io_uring"};
   }
   if (!image.nowait) {
     return Choice{BlkEngine::threads, "io_uring would hand every request to kernel threads (the file has no RWF_NOWAIT)"};
