@@ -24,6 +24,7 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include "backend/blk/faulty_store.hpp"
 #include "backend/net/simple_ports.hpp"
 #include "base/limits.hpp"
 #include "policy/poll_policy.hpp"
@@ -195,6 +196,10 @@ bool set_disk_queues(DiskOptions& disk, std::string_view value) {
 }
 static_assert(limits::kBlkQueuesMax == 64);  // as the keys' texts say; and so with the other ones
 
+bool set_faults(DiskOptions& disk, std::string_view value) {
+  return parse_blk_faults(value) && set_text<DiskOptions, &DiskOptions::faults>(disk, value);
+}
+
 bool set_engine(DiskOptions& disk, std::string_view value) {
   const Result<BlkEngine> engine = parse_blk_engine(value);
   disk.engine = engine.value_or(BlkEngine::automatic);
@@ -251,11 +256,11 @@ constexpr std::array kDiskKeys = {
         [](const DiskOptions& disk) { return disk.block_bytes == 0 ? "" : fmt::to_string(disk.block_bytes); }},
     kModeKey<DiskOptions>,
     DiskKey{{"faults", ValueKind::text, "a list of faults such as short=1/3,eio=1/100,delay=500us,hang@1M", R"("eio=1/100")",
-             takes<DiskOptions, set_text<DiskOptions, &DiskOptions::faults>>},
+             takes<DiskOptions, set_faults>},
             "for tests: makes the image misbehave: one or several of eio=1/100, delay=500us, hang, short=1/3, eagain=1/10 "
             "and seed=7; the "
             "first three may name a kind and a place: eio=1/2:out@4K. Their commas are written twice",
-            set_text<DiskOptions, &DiskOptions::faults>,
+            set_faults,
             get_text<DiskOptions, &DiskOptions::faults>},
 };
 

@@ -168,7 +168,7 @@ TEST(DiskJson, GoesThereAndBack) {
   for (const char* text :
        {"path=/a,socket=/s", "path=ram:64M,socket=/s,ro,queues=7,engine=inline,in-order,direct=off",
         "path=/a,,b,socket=/"
-        "s,name=x,serial=y,connect,packed=off,inband,write-cache=off,block-size=512,mode=0777,faults=z"}) {
+        "s,name=x,serial=y,connect,packed=off,inband,write-cache=off,block-size=512,mode=0777,faults=hang"}) {
     const Result<DiskOptions> disk = parse_disk(text);
     ASSERT_TRUE(disk) << disk.error().message;
     const Result<DiskOptions> again = disk_from_json(disk_to_json(*disk));
