@@ -251,7 +251,8 @@ void add_ctl(CLI::App& app, int& exit_code) {
   remove_app->footer("Example:\n  ringway ctl remove data");
   remove_app->callback([arguments, &exit_code] { exit_code = remove(*arguments); });
 
-  CLI::App* link_app = ctl->add_subcommand("link", "Pull the cable of a network card out, or put it in again: the guest is shown it, and no frame passes");
+  CLI::App* link_app = ctl->add_subcommand(
+      "link", "Pull the cable of a network card out, or put it in again: the guest is shown it, and no frame passes");
   link_app->add_option("name", arguments->name, "The card's name")->required()->check(not_empty());
   link_app->add_option("state", arguments->link, "up or down")->required()->check(one_of({"up", "down"}));
   link_app->footer("Example:\n  ringway ctl link tap0 down");
