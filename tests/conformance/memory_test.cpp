@@ -326,7 +326,7 @@ TEST(RegisteredOption, IsRefusedWhereItCouldDoNothing) {
   EXPECT_THAT(refusal(image, BlkEngine::threads, LoopEngine::automatic),
               AllOf(HasSubstr("registered=on"), HasSubstr("only engine io_uring"), HasSubstr("threads: asked for")));
   EXPECT_THAT(refusal(image, BlkEngine::automatic, LoopEngine::epoll),
-              AllOf(HasSubstr("registered=on"), HasSubstr("only engine io_uring"), HasSubstr("no io_uring here")));
+              AllOf(HasSubstr("registered=on"), HasSubstr("only engine io_uring"), HasSubstr("have no io_uring")));
   EXPECT_THAT(refusal("ram:1M", BlkEngine::automatic, LoopEngine::automatic),
               AllOf(HasSubstr("ram:1M"), HasSubstr("no use of registered memory")));
   EXPECT_FALSE(std::filesystem::exists(directory.file("a.sock")));
