@@ -475,23 +475,21 @@ TEST_P(NetTransmit, SleepsAndWakesByAKick) {
 // lost it.
 TEST_P(NetTransmit, ALookBetweenAFrameAndItsKickFindsNothingLost) {
   start();
-  for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(turn(), i == 0 ? Queue::Pumped::nothing : Queue::Pumped::some);
+  const auto send_to_a_sleeper = [&] {
     EXPECT_FALSE(queue_.arm());
     context_.active.clear();
     queue_.is_active = false;
     add(pattern(60, 0));
     EXPECT_TRUE(publish());
     EXPECT_FALSE(queue_.look());
+  };
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(turn(), i == 0 ? Queue::Pumped::nothing : Queue::Pumped::some);
+    send_to_a_sleeper();
     queue_.kick();
   }
   EXPECT_EQ(turn(), Queue::Pumped::some);
-  EXPECT_FALSE(queue_.arm());
-  context_.active.clear();
-  queue_.is_active = false;
-  add(pattern(60, 0));
-  EXPECT_TRUE(publish());
-  EXPECT_FALSE(queue_.look());
+  send_to_a_sleeper();
   EXPECT_EQ(queue_.ring_counters().lost_kicks.get(), 0U);
   EXPECT_TRUE(queue_.look());
   EXPECT_EQ(queue_.ring_counters().lost_kicks.get(), 1U);
