@@ -173,6 +173,7 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
     }
     ring.ring->suppress_kicks();
     Chain chain;
+    std::uint32_t served = 0;
     for (;;) {
       const PopStatus status = ring.ring->pop(*map_, chain);
       if (status == PopStatus::empty || status == PopStatus::ring_fault) {
@@ -185,6 +186,12 @@ class FaultyNetPeer final : private vhost_user::Device, private FdHandler {
       }
       ring.ring->push_used(chain.id(), written);
       publish(ring);
+      // So that something is there to be lost, however late the stop is.
+      if (fault_ == NetPeerFault::loses_at_stop && ++served == 8) {
+        ring.active = false;
+        static_cast<void>(ring.ring->arm_kicks());
+        return false;
+      }
     }
     if (fault_ == NetPeerFault::never_asks_for_kicks) {
       ring.active = false;
